@@ -128,6 +128,9 @@ pub struct OfNode {
     /// Let the kernel read whole files of the caches of Mountpoint Pods by itself (Linux 6.9)
     #[arg(long, env = "KERNEL_READS", value_name = "BOOL", default_value = "true", value_parser = switch, action = clap::ArgAction::Set)]
     pub kernel_reads: bool,
+    /// Directory of this node for the stages of volumes with the mount option `mode full`; without it, stages are volumes of Mountpoint Pods
+    #[arg(long, env = "STAGE_DIRECTORY", value_name = "DIR", value_parser = stage_directory)]
+    pub stage_directory: Option<PathBuf>,
     /// URL of the token service, instead of AWS's
     #[arg(long, env = "AWS_ENDPOINT_URL_STS", value_name = "URL", value_parser = sts_url, hide_env_values = true)]
     pub sts_endpoint_url: Option<String>,
@@ -322,6 +325,8 @@ pub struct Config {
     pub mountpoint_namespace: String,
     /// Whether the kernel may read files of the caches itself (passthrough).
     pub kernel_reads: bool,
+    /// The directory of this node for stages.
+    pub stage_directory: Option<PathBuf>,
     /// The namespace of the release, if a setting names it.
     pub release_namespace: Option<String>,
     /// The version of the engine, if a setting names it.
@@ -378,6 +383,7 @@ impl Config {
             mounting,
             mountpoint_namespace: of_node.mountpoint_namespace.clone(),
             kernel_reads: of_node.kernel_reads,
+            stage_directory: of_node.stage_directory.clone(),
             release_namespace: of_node.release_namespace.clone(),
             mountpoint_version: args.mp_version.clone(),
             node,
@@ -428,10 +434,18 @@ fn directives(text: &str) -> Parsed<String> {
 }
 
 fn kubelet_path(text: &str) -> Parsed<PathBuf> {
+    absolute(text, "node.kubeletPath")
+}
+
+fn stage_directory(text: &str) -> Parsed<PathBuf> {
+    absolute(text, "mountpointPod.stage.hostPath")
+}
+
+fn absolute(text: &str, value: &str) -> Parsed<PathBuf> {
     let path = PathBuf::from(text.trim());
     match path.is_absolute() {
         true => Ok(path),
-        false => Err("must be an absolute path (node.kubeletPath in the chart)".to_owned()),
+        false => Err(format!("must be an absolute path ({value} in the chart)")),
     }
 }
 

@@ -71,13 +71,13 @@ impl Home {
         let comm = self.comm.of_source(source);
         let env = self.env(&comm);
         let args = vec!["--force-path-style".to_owned()];
-        let message = MountMessage { bucket_name: "bucket".into(), args, env, adopt: None };
+        let message = MountMessage { bucket_name: "bucket".into(), args, env, adopt: None, stage: false };
         let at = comm::source(&self.kubelet, source);
         let processes = self.processes();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let mounted = runtime.block_on(async {
             let deadline = tokio::time::Instant::now() + LIMIT;
-            let peer = Peer { uid: UID, processes: &processes };
+            let peer = Peer { uid: UID, processes: &processes, stage: None };
             SourceMount::make(&at, false, &comm, &peer, message, deadline).await
         });
         mounted.unwrap().keep();

@@ -64,7 +64,13 @@ impl Home {
 
     fn message(&self, bucket: &str) -> MountMessage {
         let args = ["--allow-delete", "--force-path-style"].map(str::to_owned).to_vec();
-        MountMessage { bucket_name: bucket.into(), args, env: self.env(&self.comm), adopt: None }
+        MountMessage {
+            bucket_name: bucket.into(),
+            args,
+            env: self.env(&self.comm),
+            adopt: None,
+            stage: false,
+        }
     }
 
     fn hand_over(&self, bucket: &str) -> csi::error::Result<(SourceMount, PathBuf)> {
@@ -73,7 +79,7 @@ impl Home {
         let mount = runtime.block_on(async {
             let deadline = tokio::time::Instant::now() + LIMIT;
             let processes = self.processes();
-            let peer = Peer { uid: UID, processes: &processes };
+            let peer = Peer { uid: UID, processes: &processes, stage: None };
             SourceMount::make(&source, false, &self.comm, &peer, self.message(bucket), deadline).await
         })?;
         Ok((mount, source))

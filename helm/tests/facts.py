@@ -354,6 +354,11 @@ def every_value(what, path, values, defaults):
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
     told = {it["name"]: it.get("value") for it in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["env"]}
     check(f"{what}: the driver registers no files of caches where that is off", "" if told.get("KERNEL_READS") == "false" else str(told))
+    path = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}.get("stage-dir")
+    mounts = {m["name"]: m["mountPath"] for m in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["volumeMounts"]}
+    of_reconciler = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
+    good = path == mounts.get("stage-dir") == told.get("STAGE_DIRECTORY") == "/set-stage-directory" and "MOUNTPOINT_STAGES_ON_NODES" in of_reconciler
+    check(f"{what}: the driver has the nodes' directory for stages, and the reconciler knows of it", "" if good else f"{path} {told}")
     check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
     driver = rendered.one("CSIDriver", "s3.csi.scality.com")
     inline = driver["metadata"]["labels"].get("security.openshift.io/csi-ephemeral-volume-profile")

@@ -121,6 +121,9 @@ pub struct Run {
     /// set any; 0 for none
     #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mountpoint_workload_share_percent: u32,
+    /// Stages of volumes with `mode full` are directories of the nodes, which the nodes' drivers give to Mountpoint Pods
+    #[arg(long, env = "MOUNTPOINT_STAGES_ON_NODES", value_parser = switch)]
+    pub mountpoint_stages_on_nodes: bool,
     /// The port of Mountpoint Pods where engines serve their metrics; 0 for none
     #[arg(long, env = "MOUNTPOINT_METRICS_PORT", default_value_t = 0)]
     pub mountpoint_metrics_port: u16,
@@ -177,6 +180,7 @@ impl Run {
                 limits_memory: self.mountpoint_resources_limits_memory.clone(),
             },
             ca_config_map: self.tls_ca_cert_configmap.clone(),
+            stages_on_nodes: self.mountpoint_stages_on_nodes,
             metrics_port: self.mountpoint_metrics_port,
             log_format: LogFormat::Text,
             headroom: self.headroom()?,

@@ -112,6 +112,7 @@ impl MainLoop {
             ),
             inline: false,
             share_percent: 0,
+            stages_on_nodes: false,
             agent: false,
             accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
@@ -129,6 +130,12 @@ impl MainLoop {
     #[must_use]
     pub fn with_workload_share(self, share_percent: u32) -> Self {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }
+    }
+
+    /// Sets whether stages are directories of the nodes.
+    #[must_use]
+    pub fn with_stages_on_nodes(self, stages_on_nodes: bool) -> Self {
+        Self { cache: Cache { stages_on_nodes, ..self.cache }, ..self }
     }
 
     /// Sets whether an agent on the nodes gives credentials to service accounts whose annotations name no role.

@@ -49,6 +49,8 @@ pub struct Cache {
     pub inline: bool,
     /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     pub share_percent: u32,
+    /// Stages are directories of the nodes.
+    pub stages_on_nodes: bool,
     /// Whether an agent gives credentials to service accounts whose annotations name no role.
     pub agent: bool,
     /// All service accounts, for the roles in their annotations.
@@ -274,7 +276,11 @@ impl Cache {
             }
             (attributes, _) => {
                 let (none, options) = (BTreeMap::new(), spec.mount_options.as_deref().unwrap_or_default());
-                Settings::new(attributes.as_ref().unwrap_or(&none), options)
+                let settings = Settings::new(attributes.as_ref().unwrap_or(&none), options);
+                let is_kept = |it: &Settings| {
+                    it.stage.as_ref().map_or(Ok(()), |stage| stage.check(self.stages_on_nodes))
+                };
+                settings.and_then(|it| is_kept(&it).map(|()| it))
             }
         };
         let share = (self.share_percent > 0).then(|| Resources::share_of(pod, self.share_percent));

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use csi::contract::cache::{self, Cache, Place};
 use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity as Amount;
+use csi::contract::stage::{self, Stage};
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
@@ -64,6 +65,8 @@ pub struct PodConfig {
     pub resources: Resources,
     /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's.
     pub ca_config_map: Option<String>,
+    /// Whether stages are directories of the nodes, which the nodes' drivers give to the pods; else they are volumes of the pods.
+    pub stages_on_nodes: bool,
     /// The port where engines serve their metrics; 0 for none.
     pub metrics_port: u16,
     /// The form of log lines of mounter and engine.
@@ -118,6 +121,8 @@ pub struct Settings {
     pub ca_config_map: Option<String>,
     /// The cache, if the volume asks for one.
     pub cache: Option<Cache>,
+    /// The stage, if the volume has `mode full`.
+    pub stage: Option<Stage>,
     /// A share of the workload's resources, for each resource that neither volume nor chart sets.
     pub share: Resources,
     /// Whether the volume names a Secret with credentials of its own.
@@ -185,7 +190,24 @@ impl Settings {
             ));
         }
         let cache = Cache::read(|key| attributes.get(key).map(String::as_str), options)?;
-        Ok(Self { service_account, resources, ca_config_map, cache, ..Self::default() })
+        let stage = Stage::read(options)?;
+        Ok(Self { service_account, resources, ca_config_map, cache, stage, ..Self::default() })
+    }
+
+    /// The stage that is a volume of the pod.
+    fn stage_of_pod(&self, config: &PodConfig) -> Option<&Stage> {
+        self.stage.as_ref().filter(|_| !config.stages_on_nodes)
+    }
+
+    /// The resources of the pod: the volume's, the chart's, or a share of the workload's; and the disk of a stage.
+    fn requirements(&self, config: &PodConfig) -> ResourceRequirements {
+        let mut resources = self.resources.or(&config.resources, &self.share);
+        if let Some(stage) = self.stage_of_pod(config) {
+            // The scheduler then counts it, and a kubelet that is short of disk first ends pods that have more than they asked for.
+            let disk = ("ephemeral-storage".to_owned(), Quantity(stage.request().as_memory()));
+            resources.requests.get_or_insert_default().extend([disk]);
+        }
+        resources
     }
 }
 
@@ -272,6 +294,7 @@ fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
                 .into_iter()
                 .chain(ca_volume(config, request))
                 .chain(request.settings.cache.as_ref().map(cache_volume))
+                .chain(request.settings.stage_of_pod(config).map(stage_volume))
                 .collect(),
         ),
         ..PodSpec::default()
@@ -357,6 +380,16 @@ fn cache_volume(cache: &Cache) -> Volume {
     }
 }
 
+/// The volume of a stage, on the node's disk. It outlives a container: the next engine stores what a dead one left.
+fn stage_volume(stage: &Stage) -> Volume {
+    let size_limit = Some(Quantity(stage.limit().as_memory()));
+    Volume {
+        name: stage::VOLUME.into(),
+        empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit }),
+        ..Volume::default()
+    }
+}
+
 /// The volume with the certificates of chart and volume, each in its own file; `None` if both have none.
 fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
     let named = [
@@ -392,14 +425,17 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
         let address = EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() };
         env.push(EnvVar { name: pod::POD_ADDRESS.into(), value: None, value_from: Some(address) });
     }
-    let resources = request.settings.resources.or(&config.resources, &request.settings.share);
+    let resources = request.settings.requirements(config);
     let port = (config.metrics_port > 0).then_some(config.metrics_port);
     let target = memory_target(&resources, request.settings.cache.as_ref());
-    let args: Vec<_> =
-        [target.map(|mib| format!("--memory-target={mib}")), port.map(|it| format!("--metrics-port={it}"))]
-            .into_iter()
-            .flatten()
-            .collect();
+    let args: Vec<_> = [
+        target.map(|mib| format!("--memory-target={mib}")),
+        port.map(|it| format!("--metrics-port={it}")),
+        request.settings.stage.as_ref().map(|stage| format!("--stage-size={}", stage.mib)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     Container {
         name: pod::CONTAINER.into(),
         image: Some(config.image.clone()),
@@ -449,7 +485,12 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
         mount_path: cache::DIRECTORY.into(),
         ..VolumeMount::default()
     });
-    [comm, state, template::tmp_mount()].into_iter().chain(ca).chain(cache).collect()
+    let stage = request.settings.stage_of_pod(config).map(|_| VolumeMount {
+        name: stage::VOLUME.into(),
+        mount_path: stage::MOUNT_PATH.into(),
+        ..VolumeMount::default()
+    });
+    [comm, state, template::tmp_mount()].into_iter().chain(ca).chain(cache).chain(stage).collect()
 }
 
 /// The affinity to one node. The pod goes through the scheduler, which counts its resources.

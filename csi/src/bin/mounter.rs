@@ -43,6 +43,9 @@ struct Args {
     /// Memory for the engine's data, in MiB, if the volume does not set it; without this flag, the engine chooses it
     #[arg(long, value_name = "MiB")]
     memory_target: Option<u64>,
+    /// Size of the pod's stage, in MiB, for a volume with the mount option `mode full`
+    #[arg(long, value_name = "MiB")]
+    stage_size: Option<u64>,
     /// Form of log lines, also of the engine if the volume does not set it: text or json
     #[arg(long, env = log::VARIABLE, default_value = "text")]
     log_format: LogFormat,
@@ -122,6 +125,7 @@ fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
         state_directory: of_source(args.state_dir),
         local_cache: args.cache_dir,
         memory_target: args.memory_target,
+        stage_size: args.stage_size,
         log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
         memory_events: ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]

@@ -55,7 +55,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<(MountMessage, Mount<OwnedFd>)
     };
     let message = serde_json::from_slice(&line)
         .map_err(|error| invalid(format!("the registration is not a mount message: {error}")))?;
-    Ok((message, Mount { device, journal: Some(journal) }))
+    Ok((message, Mount { device, journal: Some(journal), stage: None }))
 }
 
 #[cfg(test)]
@@ -68,7 +68,13 @@ mod tests {
     use super::*;
 
     fn message() -> MountMessage {
-        MountMessage { bucket_name: "b".into(), args: vec!["--a".into()], env: Vec::new(), adopt: None }
+        MountMessage {
+            bucket_name: "b".into(),
+            args: vec!["--a".into()],
+            env: Vec::new(),
+            adopt: None,
+            stage: false,
+        }
     }
 
     fn file() -> File {

@@ -37,6 +37,9 @@ pub struct MountMessage {
     /// The time since which a mount in use has had no engine. The new engine goes on with it; the journal comes with the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopt: Option<Timestamp>,
+    /// The last descriptor is a directory of the node for files under change (`mode full`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stage: bool,
 }
 
 /// The descriptors of a mount, owned or borrowed.
@@ -46,6 +49,8 @@ pub struct Mount<T> {
     pub device: T,
     /// The journal of the earlier engines, if the mount had any.
     pub journal: Option<T>,
+    /// A directory of the node for files under change.
+    pub stage: Option<T>,
 }
 
 /// The answer of the mounter.
@@ -105,7 +110,7 @@ pub fn send(
     within: Duration,
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
-    let descriptors: Vec<_> = std::iter::once(mount.device).chain(mount.journal).collect();
+    let descriptors: Vec<_> = std::iter::once(mount.device).chain(mount.journal).chain(mount.stage).collect();
     rights::send(stream, &bytes, &descriptors, within)?;
     stream.shutdown(Shutdown::Write)
 }
@@ -124,15 +129,21 @@ pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessag
         .map_err(|error| invalid(format!("the message is not a mount message: {error}")))?;
     let count = descriptors.len();
     let mut descriptors = descriptors.into_iter();
-    let wanted = if message.adopt.is_some() { 2 } else { 1 };
-    match (descriptors.next(), descriptors.next()) {
-        (Some(device), journal) if count == wanted => Ok((message, Mount { device, journal })),
-        _ if wanted == 2 => Err(invalid(format!(
-            "the message brings {count} descriptors, and must bring two: the FUSE device and the journal"
-        ))),
-        _ => Err(invalid(format!(
-            "the message brings {count} descriptors, and must bring one: the FUSE device"
-        ))),
+    let (device, mut take) =
+        (descriptors.next(), |is_there: bool| if is_there { descriptors.next() } else { None });
+    let (journal, stage) = (take(message.adopt.is_some()), take(message.stage));
+    let wanted = 1 + usize::from(message.adopt.is_some()) + usize::from(message.stage);
+    match device {
+        Some(device) if count == wanted => Ok((message, Mount { device, journal, stage })),
+        _ => {
+            let names = match (message.adopt.is_some(), message.stage) {
+                (false, false) => "one: the FUSE device",
+                (true, false) => "two: the FUSE device and the journal",
+                (false, true) => "two: the FUSE device and the stage",
+                (true, true) => "three: the FUSE device, the journal and the stage",
+            };
+            Err(invalid(format!("the message brings {count} descriptors, and must bring {names}")))
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod quantity;
 pub mod reason;
 pub mod restart;
 pub mod rights;
+pub mod stage;
 pub mod target;
 pub mod upgrade;
 pub mod volume;

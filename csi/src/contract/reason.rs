@@ -49,6 +49,8 @@ pub enum Reason {
     VolumeEngineDied,
     /// The engine of a mounted volume died, and the next one goes on with the same mount. Repetitions are one Event with a count.
     VolumeEngineRestarted,
+    /// A volume ends, and the bucket lacks files that were written to it.
+    VolumeFilesNotStored,
     /// Several PersistentVolumes have the same volume handle.
     VolumeHandleNotUnique,
     /// The engines pod of the node has no room for another volume.

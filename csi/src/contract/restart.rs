@@ -60,11 +60,11 @@ impl fmt::Display for Restarting {
     }
 }
 
-/// Whether an engine with these flags supports `--supervised`: with some transports the mount ends with its engine.
+/// Whether an engine with these flags supports `--supervised`: with some transports the mount ends with its engine, and with `--mode full`.
 #[must_use]
 pub fn can_outlive(args: &[String]) -> bool {
     let words: Vec<&str> = args.iter().flat_map(|arg| arg.splitn(2, '=')).collect();
-    !words.windows(2).any(|it| matches!(it, ["--fuse-transport", "io-uring" | "fuser"]))
+    !words.windows(2).any(|it| matches!(it, ["--fuse-transport", "io-uring" | "fuser"] | ["--mode", "full"]))
 }
 
 #[cfg(test)]
@@ -111,9 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_transports_that_end_with_their_engine_are_left_as_they_are() {
+    fn mounts_that_end_with_their_engine_are_told_by_their_flags() {
         let can = |args: &[&str]| can_outlive(&args.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
         assert!(can(&["--allow-delete", "--fuse-transport=dev", "--prefix=fuser"]));
+        assert!(!can(&["--allow-other", "--mode=full"]) && can(&["--mode=object"]));
         assert!(!can(&["--fuse-transport=io-uring"]) && !can(&["--fuse-transport", "fuser"]));
     }
 }

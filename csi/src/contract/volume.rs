@@ -94,14 +94,17 @@ pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
 /// Mount options that an inline volume may not have. With these an author of pods could take any amount of the node's disk
 /// or memory, past the quota of the namespace, or send the engine's metrics anywhere. Sorted.
-pub const NOT_INLINE: [&str; 7] = [
+pub const NOT_INLINE: [&str; 10] = [
     "cache",
+    "commit",
     "max-cache-size",
     "max-threads",
     "memory-target",
+    "mode",
     "otlp-endpoint",
     "otlp-export-interval",
     "sandbox",
+    "stage-size",
 ];
 
 /// The handle that the kubelet gives an inline volume. Mountpoint Pods and attachments use it in place of a PersistentVolume's name.
@@ -176,7 +179,8 @@ mod tests {
         assert_eq!(inline_handle("hello", "world"), wanted);
         assert_eq!(inline_options(Some(" allow-delete, region=r,,")), ["allow-delete", "region=r"]);
         assert_eq!(inline_options(None), Vec::<String>::new());
-        let greedy = "cache=/x, --max-cache-size 5,memory-target=1,allow-delete";
+        let greedy =
+            "cache=/x, --max-cache-size 5,memory-target=1,mode=full,commit fsync,--stage-size=9,allow-delete";
         assert_eq!(allowed_inline(inline_options(Some(greedy))), ["allow-delete"]);
     }
 

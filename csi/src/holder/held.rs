@@ -214,7 +214,7 @@ impl Pod {
         });
         reading.map_err(|error| error.to_string())?;
         let (message, user, mount, line) = told.await.map_err(|error| error.to_string())??;
-        let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
+        let Mount { device, journal: Some(journal), .. } = mount else { return Ok(None) };
         let given = Mounts::read().map(|mounts| {
             let source = mounts.at(&self.source).map(|mount| mount.device.as_str());
             let is_fuse = is_device(&device).is_ok_and(|is| is);
@@ -242,7 +242,7 @@ impl Pod {
         let message = MountMessage { adopt: Some(since), ..held.message };
         // This is dropped after the mount: the driver checks the mount when the state file disappears.
         let mut told = Told { pod: self, stays: false };
-        let mount = Mount { device: held.device, journal: Some(held.journal) };
+        let mount = Mount { device: held.device, journal: Some(held.journal), stage: None };
         let noted = self.files().and_then(|files| {
             let words = if files.is_handing_over() { UPGRADED } else { ENDED };
             files.note_ended(words, Restarting { since }, held.user)
@@ -318,7 +318,8 @@ impl Pod {
             if let Err(why) = checked {
                 return Err(why.to_string());
             }
-            let both = Mount { device: device.as_fd(), journal: journal.as_ref().map(OwnedFd::as_fd) };
+            let both =
+                Mount { device: device.as_fd(), journal: journal.as_ref().map(OwnedFd::as_fd), stage: None };
             let answer =
                 message::send(&stream, &message, both, until.saturating_duration_since(Instant::now()))
                     .and_then(|()| message::read_answer(&stream, REFUSED_WITHIN));

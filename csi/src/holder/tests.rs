@@ -87,7 +87,13 @@ impl Node {
 }
 
 fn message() -> MountMessage {
-    MountMessage { bucket_name: "bucket".into(), args: vec!["--a".into()], env: Vec::new(), adopt: None }
+    MountMessage {
+        bucket_name: "bucket".into(),
+        args: vec!["--a".into()],
+        env: Vec::new(),
+        adopt: None,
+        stage: false,
+    }
 }
 
 fn journal(name: &str) -> OwnedFd {
@@ -121,7 +127,7 @@ fn a_mount_goes_from_a_container_that_ended_to_the_next_one() {
         let registers = node.listen(&node.comm.hold_socket());
         let (stream, _) = waits.accept().unwrap();
         let (said, mount) = message::receive(&stream, Duration::from_secs(60)).unwrap();
-        assert_eq!(MountMessage { adopt: None, ..said.clone() }, message());
+        assert_eq!(MountMessage { adopt: None, stage: false, ..said.clone() }, message());
         let age = Timestamp::now().duration_since(said.adopt.unwrap());
         assert!(!age.is_negative(), "{age:?}");
         let (device, journal) = (mount.device, mount.journal.unwrap());

@@ -51,6 +51,11 @@ pub(super) fn tell_of_bucket(
     send(notices, workload, Reason::VolumeBucketGone, volume, note);
 }
 
+/// Tells a workload that its volume ends while files of it are not stored.
+pub(super) fn tell_of_files(notices: &Notices, workload: Option<&WorkloadRef>, volume: &str, why: String) {
+    send(notices, workload, Reason::VolumeFilesNotStored, volume, why);
+}
+
 /// Tells a workload that its volume has no place on the node.
 pub(super) fn tell_of_limit(notices: &Notices, workload: Option<&WorkloadRef>, why: String) {
     send(notices, workload, Reason::VolumeLimitReached, "", why);

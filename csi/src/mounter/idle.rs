@@ -19,6 +19,7 @@ use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::mountinfo::{Changes, Mounts};
 use super::notes::Notes;
+use super::stages::{Stage, Stages};
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
@@ -27,11 +28,15 @@ const LOOKED_AT: Duration = Duration::from_secs(3);
 /// The pause between two attempts to unmount a source.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// The pause between two looks at a stage whose pod is to end. Doubled, the pod ends up to a second later.
+const STORED_YET: Duration = Duration::from_secs(1);
+
 /// The task that unmounts idle sources.
 #[derive(Debug)]
 pub(super) struct Idle {
     pub(super) kubelet: PathBuf,
     pub(super) notes: Notes,
+    pub(super) stages: Stages,
     pub(super) unused_within: Duration,
     pub(super) sweep_every: Duration,
     pub(super) pods: watch::Receiver<View<MountpointPod>>,
@@ -128,8 +133,13 @@ impl Idle {
             within: self.unused_within,
             probes: self.probes.clone(),
         };
-        let (locks, pods) = (Arc::clone(&self.locks), self.pods.clone());
+        let (locks, pods, stages) = (Arc::clone(&self.locks), self.pods.clone(), self.stages.clone());
         async move {
+            // The unmount of a target waits for them, too, and an engine that dies meanwhile must be followed by another. Without the pod's
+            // lock, under which that one is mounted.
+            while unmounting.has_files(&stages, &name, uid.as_deref()) {
+                tokio::time::sleep(STORED_YET).await;
+            }
             let _pod = locks.lock(&name).await;
             // The pod may exist after all, and a mount may have come first.
             if due(std::slice::from_ref(&name), &pods.borrow()).is_empty() {
@@ -165,6 +175,16 @@ pub(super) struct Unmounting {
 }
 
 impl Unmounting {
+    /// Whether files wait in a stage that goes with the pod.
+    fn has_files(&self, stages: &Stages, name: &str, uid: Option<&str>) -> bool {
+        let uid = uid.map(str::to_owned).or_else(|| self.notes.uid(name));
+        let is_of_pod = self.notes.stage(name).as_deref().and_then(Stage::read) == Some(Stage::OfPod);
+        uid.filter(|_| is_of_pod).is_some_and(|uid| {
+            let waiting = stages.waiting(&Stage::OfPod, &Comm::on_host(&self.kubelet, &uid));
+            waiting.is_ok_and(|it| it.files > 0)
+        })
+    }
+
     /// Unmounts the source. The caller holds the pod's lock.
     async fn run(&self, name: &str, uid: Option<String>) -> Result<(), String> {
         let at = self.source.display();

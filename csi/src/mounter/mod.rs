@@ -25,6 +25,7 @@ pub mod reconciler_lease;
 mod revival;
 pub mod shared;
 pub mod source;
+mod stages;
 pub mod sys;
 pub mod systemd;
 mod targets;
@@ -87,6 +88,13 @@ pub struct MountRequest {
     pub token: Option<Token>,
     /// The agent that gives that service account credentials, if its attachment names no role.
     pub agent: Option<Agent>,
+}
+
+impl MountRequest {
+    /// Whether the engine needs a stage.
+    pub(crate) fn has_stage(&self) -> bool {
+        self.args.iter().any(|arg| arg.starts_with("--stage="))
+    }
 }
 
 /// An agent of the node that gives keys for a token of a service account, such as that of EKS Pod Identity.
@@ -174,6 +182,16 @@ pub trait Mounter: Send + Sync {
     /// Attributes of a volume for which this mounter makes no mounts.
     fn refuses(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// The reason why its mounts have no stage for `mode full`; `None`: they have one.
+    fn no_stage(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether stages outlive their engine's pod, so that `commit disk` may be promised.
+    fn keeps_stages(&self) -> bool {
+        false
     }
 
     /// The most volumes of the node; `None`: as many as Kubernetes puts there.

@@ -1,5 +1,5 @@
 //! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, a digest of where the data is that the source serves, and
-//! whether its keys are those of a Secret. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
+//! whether its keys are those of a Secret, and the place of its stage. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
 //! by the rest which workloads the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
 //! The files are in the driver's own directory on the node, to which no pod can write. In a pod's volume, a workload could plant a note,
@@ -40,7 +40,8 @@ impl Notes {
         self.write(mountpoint_pod, uid)
     }
 
-    /// Remembers a Mountpoint Pod, where the data is that its source serves from now on, and whether the keys are those of a Secret.
+    /// Remembers a Mountpoint Pod, where the data is that its source serves from now on, whether the keys are those of a Secret, and the place of
+    /// its stage; an empty word for none.
     ///
     /// # Errors
     /// The same as [`Self::remember`].
@@ -50,9 +51,10 @@ impl Notes {
         uid: &str,
         place: &str,
         of_secret: bool,
+        stage: &str,
     ) -> io::Result<()> {
         let keys = if of_secret { OF_SECRET } else { "" };
-        self.write(mountpoint_pod, &format!("{uid}\n{place}\n{keys}"))
+        self.write(mountpoint_pod, &format!("{uid}\n{place}\n{keys}\n{stage}"))
     }
 
     fn write(&self, mountpoint_pod: &str, note: &str) -> io::Result<()> {
@@ -80,6 +82,12 @@ impl Notes {
     #[must_use]
     pub fn is_of_secret(&self, mountpoint_pod: &str) -> bool {
         self.line(mountpoint_pod, 2).as_deref() == Some(OF_SECRET)
+    }
+
+    /// The place of the stage that its source was mounted with.
+    #[must_use]
+    pub fn stage(&self, mountpoint_pod: &str) -> Option<String> {
+        self.line(mountpoint_pod, 3)
     }
 
     fn line(&self, mountpoint_pod: &str, number: usize) -> Option<String> {
@@ -199,14 +207,16 @@ mod tests {
         let notes = Notes::of(kubelet.path());
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!(notes.place("mp-1"), None, "as an older release left it");
-        notes.remember_source("mp-1", "uid-1", "here", true).unwrap();
+        notes.remember_source("mp-1", "uid-1", "here", true, "").unwrap();
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-1".into()), Some("here".into())));
         assert!(notes.is_of_secret("mp-1"));
-        notes.remember_source("mp-1", "uid-1", "there", false).unwrap();
+        assert_eq!(notes.stage("mp-1"), None);
+        notes.remember_source("mp-1", "uid-1", "there", false, "pod").unwrap();
         assert_eq!(notes.place("mp-1").as_deref(), Some("there"));
         assert!(!notes.is_of_secret("mp-1"));
-        notes.remember_source("mp-1", "uid-1", "there", true).unwrap();
+        assert_eq!(notes.stage("mp-1").as_deref(), Some("pod"));
+        notes.remember_source("mp-1", "uid-1", "there", true, "").unwrap();
         notes.remember("mp-1", "uid-2").unwrap();
         assert!(!notes.is_of_secret("mp-1"));
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-2".into()), None));

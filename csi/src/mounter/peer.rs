@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use rustix::fs::{Gid, Uid};
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// The process table of this node.
@@ -80,6 +82,14 @@ fn pid(stream: &UnixStream) -> io::Result<Option<i32>> {
     let pid = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?.pid();
     stream.set_nonblocking(false)?;
     Ok(pid)
+}
+
+/// The user and the group of the process at the other end.
+pub(super) fn owner(stream: &UnixStream) -> io::Result<(Uid, Gid)> {
+    stream.set_nonblocking(true)?;
+    let peer = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?;
+    stream.set_nonblocking(false)?;
+    Ok((Uid::from_raw(peer.uid()), Gid::from_raw(peer.gid())))
 }
 
 /// The kubelet names a pod's cgroup `pod<uid>`, or `kubepods-<class>-pod<uid>.slice` with `_` for `-` where systemd makes it.

@@ -5,21 +5,23 @@
 //!
 //! Never here: a write to the API server. A mount that failed does not stay.
 
+mod keys;
+mod stored;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mountpoint::sync::Arc;
+use mountpoint::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::assignment::{Assignments, MountpointPod};
 use super::bind::{Over, bind, over};
-use super::comm_files::{CommFiles, CredentialFiles};
-use super::credentials::{self, Profile};
+use super::comm_files::CommFiles;
 use super::deaths::{self, Notices};
 use super::engines::Engines;
 use super::host_files::HostFiles;
@@ -31,14 +33,15 @@ use super::peer::Processes;
 use super::reconciler_lease::ReconcilerLease;
 use super::revival::Revivals;
 use super::source::{self, Peer, SourceMount};
+use super::stages::{Stage, Stages};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
 use super::targets::{self, Targets, check_ours, mounted, table};
 use super::{MOUNT_WITHIN, Made, MountRequest, Mounter, VolumeUsage, upgrades};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
+use crate::contract::pod;
 use crate::contract::restart::Restarting;
-use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::WorkloadRef;
 
@@ -57,6 +60,10 @@ pub struct Config {
     pub mount_within: Duration,
     /// Longest wait of a source's unmount for the end of its last target. The next sweep tries again.
     pub unused_within: Duration,
+    /// How long an unmount of the last target waits until the bucket has the files of a stage. The kubelet gives up a call after two minutes.
+    pub stored_within: Duration,
+    /// The directory of this node with a stage for each volume with `mode full`; `None`: stages are volumes of Mountpoint Pods.
+    pub stage_directory: Option<PathBuf>,
     /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
     pub sweep_every: Duration,
     /// The table in which mounters' processes are looked up: the node's `/proc`.
@@ -78,6 +85,8 @@ impl Config {
             release_namespace: "kube-system".to_owned(),
             mount_within: MOUNT_WITHIN,
             unused_within: Duration::from_secs(30),
+            stored_within: Duration::from_secs(60),
+            stage_directory: None,
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),
             notices: None,
@@ -119,6 +128,8 @@ impl PodMounter {
         let node = Arc::new(Node {
             targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             notes: Notes::of(&config.kubelet),
+            stages: Stages::new(config.stage_directory.clone()),
+            leaving: Mutex::default(),
             files: fallback.as_ref().map_or_else(|| HostFiles::of(&config.kubelet), SystemdMounter::files),
             reconciler: ReconcilerLease::new(client, &config.release_namespace),
             fallback,
@@ -135,6 +146,7 @@ impl PodMounter {
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
             notes: node.notes.clone(),
+            stages: node.stages.clone(),
             unused_within: node.config.unused_within,
             sweep_every: node.config.sweep_every,
             pods: node.assignments.pods(),
@@ -153,6 +165,10 @@ impl PodMounter {
 impl Mounter for PodMounter {
     fn fault(&self) -> Option<String> {
         self.node.assignments.fault()
+    }
+
+    fn keeps_stages(&self) -> bool {
+        self.node.config.stage_directory.is_some()
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
@@ -176,6 +192,7 @@ impl Mounter for PodMounter {
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
+            self.node.stored(target.path()).await?;
             self.node.revivals.forget(target.path());
             target.take_away()
         })
@@ -186,6 +203,9 @@ impl Mounter for PodMounter {
 struct Node {
     config: Config,
     notes: Notes,
+    stages: Stages,
+    /// Targets whose unmount waits for a stage.
+    leaving: Mutex<BTreeSet<PathBuf>>,
     files: HostFiles, // of mounts that systemd made
     assignments: Assignments,
     reconciler: ReconcilerLease,
@@ -259,7 +279,9 @@ impl Node {
         let _pod = self.locks.lock(name).await;
         let Some(served) = self.revivals.of(name) else { return Ok(false) };
         let known = self.assignments.pod(name);
-        if known.is_some_and(|pod| pod.uid != served.uid || pod.needs_unmount || pod.leaving) {
+        // A workload that has ended may wait for files in a stage.
+        let ends = |pod: &MountpointPod| pod.needs_unmount && self.notes.stage(name).is_none();
+        if known.is_some_and(|pod| pod.uid != served.uid || ends(&pod) || pod.leaving) {
             return Ok(false);
         }
         let source = comm::source(&self.config.kubelet, name);
@@ -420,7 +442,10 @@ impl Node {
         });
         if bound.is_err() {
             let _ = self.open_comm(pod).map(|files| files.remove_credentials());
-            let _ = self.notes.forget(pod.name);
+            // With a stage, an earlier engine may have left files there, and the note leads to them.
+            if self.notes.stage(pod.name).is_none() {
+                let _ = self.notes.forget(pod.name);
+            }
         }
         bound
     }
@@ -463,78 +488,23 @@ impl Node {
         };
         env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
         env.extend(leads);
-        self.remember_source(request, pod)?;
+        let stage = self.stage(request, &comm)?;
+        self.remember_source(request, pod, stage.as_ref())?;
+        let stage = stage.filter(|it| *it != Stage::OfPod).and_then(|it| self.stages.path(&it, &comm));
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
             // The kernel gets this flag with the mount; an engine that is given a device refuses it.
             args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
+            stage: stage.is_some(),
         };
-        let peer = Peer { uid: pod.uid, processes: &self.config.processes };
+        let peer = Peer { uid: pod.uid, processes: &self.config.processes, stage: stage.as_deref() };
         let mount =
             SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await?;
         self.forget_counts(source);
         self.dial(pod.uid);
         Ok(mount)
-    }
-
-    /// A volume that names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the
-    /// reconciler's word on the pod does, and the note on how the source was mounted, which is there without the API server.
-    fn check_keys(&self, request: &MountRequest, name: &str, pod: Option<&MountpointPod>) -> Result<()> {
-        let needs_secret = pod.is_some_and(|pod| pod.keys_of_secret) || self.notes.is_of_secret(name);
-        if request.of_secret || !needs_secret {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "the Secret that nodePublishSecretRef of PersistentVolume {} names is empty, and the driver's keys are never used in its place: \
-             write access_key_id and secret_access_key into that Secret",
-            request.volume
-        )))
-    }
-
-    /// Writes the request's keys; `None` if the request has no keys.
-    fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
-        let profile = Profile::new(pod.uid, &request.handle)?;
-        match (&request.credentials, &request.token) {
-            (Some(keys), _) => profile.write(&self.credential_files(pod)?, keys)?,
-            (None, Some(token)) => {
-                // The call writes both files: the choice was made when the engine started, and the API server may be away now.
-                let files = self.credential_files(pod)?;
-                profile.write_token(&files, token)?;
-                if let Some(agent) = &request.agent {
-                    profile.write_agent_token(&files, &agent.token)?;
-                }
-            }
-            (None, None) => return Ok(None),
-        }
-        Ok(Some(profile))
-    }
-
-    fn credential_files(&self, pod: &Assigned<'_>) -> Result<CredentialFiles> {
-        let comm = self.open_comm(pod)?;
-        comm.credentials().map_err(|error| credentials::failed(comm.path(), &error))
-    }
-
-    /// Variables that lead the engine to keys of the workload's service account: by its role, else by the node's agent. An attachment without an
-    /// account may serve workloads of several, so it gets neither.
-    fn identity_env(&self, profile: &Profile, request: &MountRequest) -> Result<Vec<(String, String)>> {
-        let directory = Comm::in_pod().credentials();
-        let identity = self.assignments.identity(&request.volume, &request.workload_uid);
-        match (identity, &request.agent) {
-            (Some(identity), _) if !identity.role.is_empty() => {
-                Ok(profile.token_env(&directory, &identity.role).into())
-            }
-            (Some(_), Some(agent)) => Ok(profile.agent_env(&directory, &agent.url).into()),
-            _ => Err(Error::new(
-                ErrorKind::FailedPrecondition,
-                format!(
-                    "no role is known for the workload: its attachment names none. Was it made before the volume said authenticationSource: \
-                     pod, or by an older release? Annotate the workload's ServiceAccount with {} and restart the workload",
-                    volume::ROLE_ANNOTATIONS[0]
-                ),
-            )),
-        }
     }
 
     /// A reconciler that has not seen yet that a PersistentVolume was deleted and made again assigns the pod of the old one.
@@ -557,8 +527,14 @@ impl Node {
         self.notes.remember(pod.name, pod.uid).map_err(|error| unnoted(pod, &error))
     }
 
-    fn remember_source(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<()> {
-        let noted = self.notes.remember_source(pod.name, pod.uid, &request.place, request.of_secret);
+    fn remember_source(
+        &self,
+        request: &MountRequest,
+        pod: &Assigned<'_>,
+        stage: Option<&Stage>,
+    ) -> Result<()> {
+        let (place, stage) = (&request.place, stage.map(Stage::to_string).unwrap_or_default());
+        let noted = self.notes.remember_source(pod.name, pod.uid, place, request.of_secret, &stage);
         noted.map_err(|error| unnoted(pod, &error))
     }
 

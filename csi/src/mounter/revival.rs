@@ -148,6 +148,13 @@ impl Revivals {
         self.inside.lock().served.get(name).cloned()
     }
 
+    /// The pod that serves this target, and the other targets of that pod.
+    pub(super) fn of_target(&self, target: &Path) -> Option<(String, Vec<PathBuf>)> {
+        let inside = self.inside.lock();
+        let (name, served) = inside.served.iter().find(|(_, it)| it.targets.contains_key(target))?;
+        Some((name.clone(), served.targets.keys().filter(|it| *it != target).cloned().collect()))
+    }
+
     /// Whether this pod's mounter said since the last call that it starts its engine again.
     pub(super) fn take_restarted(&self, name: &str) -> bool {
         self.inside.lock().restarted.remove(name)

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::comm_files::{CommFiles, one_line};
 use super::mount_id::MountId;
-use super::peer::Processes;
+use super::peer::{self, Processes};
+use super::stages;
 use super::sys::{self, Busy, Health, Probes};
 use super::targets::mounted;
 use crate::contract::comm::Comm;
@@ -34,6 +35,8 @@ pub struct Peer<'a> {
     pub uid: &'a str,
     /// The table for the check of its process.
     pub processes: &'a Processes,
+    /// The directory of the node that its engine gets for files under change.
+    pub stage: Option<&'a Path>,
 }
 
 /// A mount that is unmounted when this value is dropped, unless it is kept.
@@ -70,9 +73,10 @@ impl SourceMount {
         files.forget_error().map_err(|error| {
             Error::internal(format!("removing an old mount.err in {}: {error}", files.path().display()))
         })?;
+        let stage = pod.stage.map(|stage| stage_for(stage, &stream)).transpose()?;
         let device = sys::open_device().map_err(|error| failed("opening /dev/fuse", path, &error))?;
         let mount = Unserved::mount(path, &device, read_only)?;
-        let exchange = move || exchange(&stream, &message, device, deadline);
+        let exchange = move || exchange(&stream, &message, device, stage, deadline);
         let answer = tokio::task::spawn_blocking(exchange).await.map_err(Error::internal)??;
         match answer {
             Some(Answer::Ready) => mount.show(path),
@@ -255,9 +259,11 @@ fn exchange(
     stream: &UnixStream,
     message: &MountMessage,
     device: OwnedFd,
+    stage: Option<OwnedFd>,
     deadline: Instant,
 ) -> Result<Option<Answer>> {
-    let mount = message::Mount { device: device.as_fd(), journal: None };
+    let stage = stage.as_ref().map(OwnedFd::as_fd);
+    let mount = message::Mount { device: device.as_fd(), journal: None, stage };
     message::send(stream, message, mount, left(deadline)).map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("handing the device to the mounter: {error}"))
     })?;
@@ -268,6 +274,17 @@ fn exchange(
             "the engine has neither begun to serve nor failed in time: is the store reachable from the node?",
         ),
         _ => Error::internal(format!("reading the mounter's answer: {error}")),
+    })
+}
+
+/// Opens a stage of the node for the user of the mounter, who is that of its engine.
+fn stage_for(stage: &Path, mounter: &UnixStream) -> Result<OwnedFd> {
+    let opened = peer::owner(mounter).and_then(|(user, group)| stages::open_for(stage, user, group));
+    opened.map_err(|error| {
+        let at = stage.display();
+        Error::internal(format!(
+            "making the stage {at} on the node (mountpointPod.stage.hostPath of the chart): {error}"
+        ))
     })
 }
 

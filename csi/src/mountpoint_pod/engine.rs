@@ -63,10 +63,11 @@ impl Engine {
     ) -> Result<Self> {
         let program = config.engine_directory.join("mount-s3");
         let failed = |error: io::Error| Error::internal(format!("starting {}: {error}", program.display()));
+        let args = with_stage_size(&message.args, config.stage_size);
         let args = match config.among {
             // The node knows the directories of an engines pod: it made them.
-            Some(_) => message.args.iter().map(OsString::from).collect(),
-            None => with_cache(&message.args, || cache.directory(&config.local_cache)).map_err(failed)?,
+            Some(_) => args.iter().map(OsString::from).collect(),
+            None => with_cache(&args, || cache.directory(&config.local_cache)).map_err(failed)?,
         };
         let (word, word_in) = io::pipe().map_err(failed)?;
         tracing::info!(bucket = message.bucket_name, args = ?args, "starting the engine");
@@ -259,6 +260,29 @@ pub(super) fn with_cache(
     with.extend([OsString::from("--cache"), directory()?.into_os_string()]);
     with.extend(args[after..].iter().map(OsString::from));
     Ok(with)
+}
+
+/// The size of the pod's stage in place of the volume's, which may have been edited since the pod was made.
+pub(super) fn with_stage_size(args: &[String], size_mib: Option<u64>) -> Vec<String> {
+    match size_mib {
+        Some(mib) => with(args, "--stage", "--stage-size", &mib.to_string()),
+        None => args.to_vec(),
+    }
+}
+
+/// The directory that came with the message in place of the pod's.
+pub(super) fn with_stage_at(args: &[String], path: &str) -> Vec<String> {
+    with(args, "--stage", "--stage", path)
+}
+
+/// Sets a flag in place of others of that name, if there is one of `beside`.
+fn with(args: &[String], beside: &str, flag: &str, value: &str) -> Vec<String> {
+    let is = |arg: &String, flag: &str| arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
+    if !args.iter().any(|arg| is(arg, beside)) {
+        return args.to_vec();
+    }
+    let others = args.iter().filter(|arg| !is(arg, flag)).cloned();
+    others.chain([format!("{flag}={value}")]).collect()
 }
 
 /// The temporary directory of a cache, created at its first use. The engine after a dead one finds its cache there.

@@ -42,7 +42,7 @@ impl Kept {
     /// The socket can't be created; the device is given back.
     pub(super) fn new(
         comm: &Comm,
-        Mount { device, journal }: Mount<OwnedFd>,
+        Mount { device, journal, .. }: Mount<OwnedFd>,
     ) -> Result<Self, (OwnedFd, io::Error)> {
         let path = comm.notify_socket();
         // A killed container may have left its socket.
@@ -153,7 +153,7 @@ mod tests {
     fn kept() -> (Kept, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let device = OwnedFd::from(File::open("/dev/null").unwrap());
-        let mount = Mount { device, journal: None };
+        let mount = Mount { device, journal: None, stage: None };
         (Kept::new(&Comm::at(folder.path()), mount).unwrap(), folder)
     }
 

@@ -63,6 +63,8 @@ pub struct Config {
     pub local_cache: PathBuf,
     /// `--memory-target` of the engine, in MiB, if the message does not set it.
     pub memory_target: Option<u64>,
+    /// `--stage-size` of the engine, in MiB, whatever the message says; `None`: this pod has no stage.
+    pub stage_size: Option<u64>,
     /// The form of the engine's log lines, if the message does not set it.
     pub log_format: LogFormat,
     /// The address at which the engine serves its metrics.
@@ -213,6 +215,13 @@ fn serve(
     stream: UnixStream,
     (message, mount): (&MountMessage, Mount<OwnedFd>),
 ) -> Result<Ended> {
+    let (mut mount, mut message) = (mount, std::borrow::Cow::Borrowed(message));
+    let stage = mount.stage.take();
+    if let Some(stage) = &stage {
+        let path = engine::inherited(stage).map_err(Error::internal)?;
+        message.to_mut().args = engine::with_stage_at(&message.args, &path);
+    }
+    let message = &*message;
     let (mut kept, device) = match (message.adopt, keep(config, message, mount)) {
         (Some(death), (Some(kept), _)) => {
             return adopt(config, cache, serving, stream, (message, kept, death));
@@ -232,7 +241,7 @@ fn serve(
         (None, Some(device)) => Engine::start(config, cache, message, device.as_fd(), None),
         (None, None) => Err(Error::internal("there is no device")),
     };
-    drop(device);
+    drop((device, stage));
     let mut engine = started.inspect_err(|error| {
         answer(&stream, &Answer::Failed { error: error.to_string() });
     })?;

@@ -119,8 +119,13 @@ mod tests {
     fn offered() -> (Offered, Comm, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let comm = Comm::at(folder.path());
-        let message =
-            MountMessage { bucket_name: "b".into(), args: Vec::new(), env: Vec::new(), adopt: None };
+        let message = MountMessage {
+            bucket_name: "b".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            adopt: None,
+            stage: false,
+        };
         let (device, journal) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
         let offered = Offered::new(&comm, &message, device.as_fd(), journal.as_fd()).unwrap();
         (offered, comm, folder)

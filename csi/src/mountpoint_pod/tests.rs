@@ -6,7 +6,7 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::engine::{TAIL_BYTES, relay, with_cache};
+use super::engine::{TAIL_BYTES, relay, with_cache, with_stage_at, with_stage_size};
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -34,6 +34,7 @@ impl Pod {
             state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
             memory_target: None,
+            stage_size: None,
             log_format: LogFormat::Text,
             metrics: None,
             restarts: false,
@@ -76,6 +77,7 @@ impl Pod {
             args: args.iter().map(|&it| it.to_owned()).collect(),
             env: vec!["FIRST=a=b".into(), "SECOND=".into()],
             adopt: None,
+            stage: false,
         }
     }
 
@@ -102,7 +104,7 @@ impl Pod {
 
 /// The device of a new mount.
 fn alone(device: &fs::File) -> message::Mount<BorrowedFd<'_>> {
-    message::Mount { device: device.as_fd(), journal: None }
+    message::Mount { device: device.as_fd(), journal: None, stage: None }
 }
 
 fn answered(stream: &UnixStream) -> Option<Answer> {
@@ -480,6 +482,38 @@ fn a_cache_goes_where_this_container_has_room() {
     assert_eq!(first.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     fs::remove_dir(first).unwrap();
     fs::remove_dir(second).unwrap();
+}
+
+#[test]
+fn an_engine_finds_the_stage_that_came_with_its_device() {
+    let pod = Pod::new(
+        r#"for arg; do case $arg in --stage=*) echo here >"${arg#--stage=}/found";; esac; done; exit 1"#,
+    );
+    let stage = tempfile::tempdir().unwrap();
+    let (_, said) = pod.run(|stream| {
+        let message = MountMessage { stage: true, ..pod.message(&["--mode=full", "--stage=/stage/data"]) };
+        let (device, directory) =
+            (fs::File::open("/dev/null").unwrap(), fs::File::open(stage.path()).unwrap());
+        let mount = message::Mount { stage: Some(directory.as_fd()), ..alone(&device) };
+        message::send(&stream, &message, mount, LONG).unwrap();
+        let said = answered(&stream);
+        pod.needs_nothing_more();
+        said
+    });
+    assert!(matches!(said, Some(Answer::Failed { .. })), "{said:?}");
+    assert_eq!(fs::read_to_string(stage.path().join("found")).unwrap(), "here\n");
+}
+
+#[test]
+fn a_stage_has_the_size_of_the_pods_volume_or_is_the_nodes_directory() {
+    let args = |args: &[&str]| args.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
+    let full = args(&["--mode=full", "--stage=/stage/data", "--stage-size=900", "--uid=1"]);
+    let wanted = ["--mode=full", "--stage=/stage/data", "--uid=1", "--stage-size=100"];
+    assert_eq!(with_stage_size(&full, Some(100)), wanted);
+    assert_eq!(with_stage_size(&full, None), full);
+    let wanted = ["--mode=full", "--stage-size=900", "--uid=1", "--stage=/dev/fd/9"];
+    assert_eq!(with_stage_at(&full, "/dev/fd/9"), wanted);
+    assert_eq!(with_stage_size(&args(&["--debug"]), Some(100)), ["--debug"]);
 }
 
 #[test]

@@ -192,6 +192,8 @@ impl NodeService {
                 options: &request.mount_options,
                 inline: request.inline,
                 cache: cache.as_ref(),
+                no_stage: self.mounter.no_stage(),
+                keeps_stages: self.mounter.keeps_stages(),
                 fs_group: request.fs_group,
                 read_only: request.volume_read_only,
                 source,

@@ -11,6 +11,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use mountpoint::cli::Args;
 
 use crate::contract::cache::{self, Cache};
+use crate::contract::stage::{self, Stage};
 use crate::contract::{VERSION, volume};
 use crate::error::{Error, Result};
 
@@ -44,7 +45,9 @@ const NO_PATHS: &str = "the engine runs in a pod of its own, where paths of the 
      or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
 const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows its log";
 
-const NO_STAGE: &str = "'mode full' needs a disk that outlives the engine's pod, which the driver does not give it yet; leave it out";
+const OWN_STAGE: &str = "with 'mode full' the driver gives the engine a directory of its pod, of the size that 'stage-size' says; leave it out";
+const NO_PASSTHROUGH: &str =
+    "only root may have the kernel write files by itself, and engines in pods are not root; leave it out";
 
 /// Every option of the engine; also options of AWS's engine and of release 2.2's driver that volumes may have and our engine does not.
 /// Sorted.
@@ -65,7 +68,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("cache-passthrough", Pass),
     ("cache-xz", Strip(NOT_HERE)),
     ("check-journal", Own),
-    ("commit", Refuse(NO_STAGE)),
+    ("commit", Pass),
     ("control-socket", Own),
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
@@ -96,7 +99,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("memory-target", Pass),
     ("metadata-ttl", Pass),
     ("metrics-listen", Refuse("set metrics.enginePort of the chart, or use 'log-metrics'")),
-    ("mode", Refuse(NO_STAGE)),
+    ("mode", Pass),
     ("negative-metadata-ttl", Pass),
     ("no-log", Pass),
     ("no-sign-request", Pass),
@@ -128,9 +131,9 @@ pub const TABLE: &[(&str, Rule)] = &[
     ),
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
-    ("stage", Refuse(NO_STAGE)),
-    ("stage-passthrough", Refuse(NO_STAGE)),
-    ("stage-size", Refuse(NO_STAGE)),
+    ("stage", Refuse(OWN_STAGE)),
+    ("stage-passthrough", Refuse(NO_PASSTHROUGH)),
+    ("stage-size", Pass),
     ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),
     ("store", Pass),
@@ -159,6 +162,10 @@ pub struct Inputs<'a> {
     pub inline: bool,
     /// The cache, if the Mountpoint Pod has a volume for it.
     pub cache: Option<&'a Cache>,
+    /// The reason why the mounter has no place for a stage; `None`: it has one.
+    pub no_stage: Option<&'static str>,
+    /// Whether a stage outlives its engine's pod.
+    pub keeps_stages: bool,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
     /// Whether the access mode forbids writes.
@@ -239,6 +246,14 @@ impl MountOptions {
             return Err(refuse(
                 "mount option 'force-path-style' does not go with the ARN in bucketName, whose host names the bucket".to_owned(),
             ));
+        }
+        let stage = Stage::read(inputs.options).map_err(refuse)?;
+        if let Some(stage) = stage {
+            if let Some(why) = inputs.no_stage {
+                return Err(refuse(format!("mount option 'mode full' is not allowed: {why}")));
+            }
+            stage.check(inputs.keeps_stages).map_err(refuse)?;
+            flags.set("stage", stage::DIRECTORY);
         }
         flags.complete(inputs);
         made.read_only = flags.has("read-only");

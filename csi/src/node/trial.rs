@@ -32,6 +32,9 @@ pub fn check(
     let attributes = attributes.map(read).transpose()?;
     let attributes = attributes.as_ref();
     let inputs = Inputs {
+        no_stage: None,
+        // A setting of the nodes, which the reconciler checks by itself.
+        keeps_stages: true,
         volume,
         bucket: attributes.map_or(ANY_BUCKET, |it| &it.bucket),
         prefix: attributes.and_then(|it| it.prefix.as_deref()),
@@ -64,7 +67,7 @@ mod tests {
             (&good[..], &["alow-delete"][..], "did you mean 'allow-delete'"),
             (&good, &["uid=none"], "mount-s3 refuses a mount option"),
             (&good, &["otlp-endpoint=0"], "mount-s3 refuses a mount option: --otlp-endpoint"),
-            (&good, &["mode=full"], "is not allowed"),
+            (&good, &["stage=/x"], "is not allowed"),
             (&good, &["prefix=other/"], "beside the attribute prefix"),
             (&[], &[], "bucketName is missing"),
             (&[("bucketName", "b/x")], &[], "folder of a bucket"),

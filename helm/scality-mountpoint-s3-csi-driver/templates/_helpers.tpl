@@ -255,3 +255,8 @@ of older releases name no architectures: their image was for one.
 {{- if hasKey .Values.mountpointPod "tolerations" }}{{ $_ := set $set "tolerations" .Values.mountpointPod.tolerations }}{{ end -}}
 {{- with $set }}{{ toJson . }}{{ end -}}
 {{- end }}
+
+{{/* The directory of the nodes for stages; empty for none. */}}
+{{- define "mount-s3.stagePath" -}}
+{{- with (.Values.mountpointPod.stage).hostPath }}{{ clean . }}{{ end }}
+{{- end }}

@@ -84,7 +84,7 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
                 name: "headroom".into(),
                 image: Some(headroom.image.clone()),
                 image_pull_policy: headroom.pull_policy.map(|policy| policy.name().to_owned()),
-                resources: Some(request.settings.resources.or(&config.resources, &request.settings.share)),
+                resources: Some(request.settings.requirements(config)),
                 security_context: Some(SecurityContext {
                     run_as_user: (!config.openshift).then_some(1000),
                     run_as_non_root: Some(true),

@@ -24,6 +24,7 @@ fn config() -> PodConfig {
             ..Resources::default()
         },
         ca_config_map: None,
+        stages_on_nodes: false,
         metrics_port: 0,
         log_format: LogFormat::Text,
         headroom: None,
@@ -374,6 +375,33 @@ fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
             },
         }}})
     );
+}
+
+#[test]
+fn mode_full_has_a_stage_on_the_nodes_disk_that_the_pod_asks_for() {
+    let options = ["mode=full", "stage-size=100", "commit=fsync"].map(str::to_owned);
+    let settings = Settings::new(&BTreeMap::new(), &options).unwrap();
+    let of = |limit: Option<&str>| {
+        let mut settings = settings.clone();
+        settings.resources.limits_memory = limit.map(str::to_owned);
+        serde_json::to_value(pod_of(&config(), &PodRequest { settings, ..request() })).unwrap()
+    };
+    let spec = of(None)["spec"].take();
+    assert_eq!(spec["volumes"][3], json!({"name": "stage", "emptyDir": {"sizeLimit": "264Mi"}}));
+    let container = &spec["containers"][0];
+    assert_eq!(container["volumeMounts"][3], json!({"name": "stage", "mountPath": "/stage"}));
+    assert_eq!(container["resources"]["requests"]["ephemeral-storage"], "164Mi");
+    assert_eq!(container["resources"]["limits"], json!({"memory": "512Mi"}), "the stage is no memory");
+    assert_eq!(
+        of(Some("1Gi"))["spec"]["containers"][0]["args"],
+        json!(["--memory-target=960", "--stage-size=100"])
+    );
+    let of_node = PodConfig { stages_on_nodes: true, ..config() };
+    let pod = serde_json::to_value(pod_of(&of_node, &PodRequest { settings, ..request() })).unwrap();
+    assert_eq!(pod["spec"]["volumes"].as_array().unwrap().len(), 3, "the driver gives it a directory");
+    let container = &pod["spec"]["containers"][0];
+    assert!(container["resources"]["requests"].get("ephemeral-storage").is_none());
+    assert!(container["args"].as_array().unwrap().contains(&json!("--stage-size=100")));
 }
 
 #[test]

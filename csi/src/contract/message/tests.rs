@@ -19,6 +19,7 @@ fn message() -> MountMessage {
         args: vec!["--allow-root".into(), "--region=us-east-1".into()],
         env: vec!["AWS_ENDPOINT_URL=http://10.0.0.1:8000".into()],
         adopt: None,
+        stage: false,
     }
 }
 
@@ -27,7 +28,7 @@ fn device() -> File {
 }
 
 fn alone(device: &File) -> Mount<BorrowedFd<'_>> {
-    Mount { device: device.as_fd(), journal: None }
+    Mount { device: device.as_fd(), journal: None, stage: None }
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn a_mount_to_be_adopted_brings_its_journal_and_none_else_does() {
     let adopts = MountMessage { adopt: Some(since), ..message() };
     let (node, mounter) = UnixStream::pair().unwrap();
     let (device_, journal) = (device(), device());
-    let both = Mount { device: device_.as_fd(), journal: Some(journal.as_fd()) };
+    let both = Mount { device: device_.as_fd(), journal: Some(journal.as_fd()), stage: None };
     send(&node, &adopts, both, SOON).unwrap();
     let (said, mount) = receive(&mounter, SOON).unwrap();
     assert!(said == adopts && mount.journal.is_some());
@@ -121,6 +122,27 @@ fn a_mount_to_be_adopted_brings_its_journal_and_none_else_does() {
     let (node, mounter) = UnixStream::pair().unwrap();
     send(&node, &message(), both, SOON).unwrap();
     assert!(receive(&mounter, SOON).unwrap_err().to_string().contains("must bring one"));
+}
+
+#[test]
+fn a_stage_comes_last_and_only_with_a_message_that_names_it() {
+    let full = MountMessage { stage: true, ..message() };
+    let (device_, stage) = (device(), File::open("/").unwrap());
+    let both = Mount { device: device_.as_fd(), journal: None, stage: Some(stage.as_fd()) };
+    let (node, mounter) = UnixStream::pair().unwrap();
+    send(&node, &full, both, SOON).unwrap();
+    let (said, mount) = receive(&mounter, SOON).unwrap();
+    assert!(said == full && mount.journal.is_none());
+    assert!(File::from(mount.stage.unwrap()).metadata().unwrap().is_dir());
+    for (message, mount, words) in [
+        (&full, alone(&device_), "must bring two: the FUSE device and the stage"),
+        (&message(), both, "must bring one"),
+    ] {
+        let (node, mounter) = UnixStream::pair().unwrap();
+        send(&node, message, mount, SOON).unwrap();
+        let error = receive(&mounter, SOON).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 fn send_with(stream: &UnixStream, devices: &[File]) {

@@ -166,6 +166,7 @@ fn source_of_a_pod_that_is_gone(kubelet: &Path) -> Option<OwnedFd> {
 
 fn idle(kubelet: &Path, pods: watch::Receiver<View<MountpointPod>>, sweep_every: Duration) -> Idle {
     Idle {
+        stages: Stages::new(None),
         kubelet: kubelet.to_owned(),
         notes: Notes::of(kubelet),
         unused_within: Duration::from_millis(20),

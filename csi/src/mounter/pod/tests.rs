@@ -2,6 +2,7 @@
 
 mod deaths;
 mod empty_secret;
+mod stored;
 mod usage;
 
 use super::*;

@@ -169,6 +169,12 @@ impl Mounter for SharedMounter {
         &[volume::CA_CONFIG_MAP]
     }
 
+    fn no_stage(&self) -> Option<&'static str> {
+        Some(
+            "it needs a Mountpoint Pod for each volume, which has the stage; set node.mounter: pod in the chart, or leave it out",
+        )
+    }
+
     fn volumes_max(&self) -> Option<usize> {
         Some(self.node.shares.max())
     }
@@ -455,8 +461,9 @@ impl Node {
             args: args.into_iter().filter(|arg| arg != "--read-only").collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
+            stage: false,
         };
-        let peer = Peer { uid: &pod.uid, processes: &self.config.processes };
+        let peer = Peer { uid: &pod.uid, processes: &self.config.processes, stage: None };
         let source = comm::source(&self.config.kubelet, name);
         let made =
             SourceMount::make(&source, request.source_read_only, &comm, &peer, message, deadline).await?;

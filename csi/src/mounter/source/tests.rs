@@ -15,6 +15,7 @@ fn message() -> MountMessage {
         args: vec!["--read-only".into()],
         env: vec!["A=b".into()],
         adopt: None,
+        stage: false,
     }
 }
 
@@ -48,7 +49,7 @@ fn handed_over(
             then(stream, device, err);
         });
         let processes = processes(&directory.join("proc"), &["pod-uid"]);
-        let peer = Peer { uid: "pod-uid", processes: &processes };
+        let peer = Peer { uid: "pod-uid", processes: &processes, stage: None };
         let made = SourceMount::make(&source, false, &comm, &peer, message(), soon()).await;
         mounter.join().unwrap();
         assert_eq!(is_mounted(&source), made.is_ok());
@@ -217,7 +218,7 @@ fn a_process_of_another_pod_in_the_mounters_place_gets_nothing() {
         let source = directory.join("mnt/mp-1");
         runtime().block_on(async {
             let processes = processes(&directory.join("proc"), &["another-pod"]);
-            let peer = Peer { uid: "pod-uid", processes: &processes };
+            let peer = Peer { uid: "pod-uid", processes: &processes, stage: None };
             let error = SourceMount::make(&source, false, &comm, &peer, message(), soon()).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::FailedPrecondition);
             assert!(error.to_string().contains("another process took the socket's place"), "{error}");

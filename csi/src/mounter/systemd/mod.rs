@@ -113,6 +113,10 @@ impl Mounter for SystemdMounter {
         volume::OF_MOUNTPOINT_PODS
     }
 
+    fn no_stage(&self) -> Option<&'static str> {
+        Some(NO_STAGE)
+    }
+
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.0);
         // A task of its own: a kubelet that hangs up would otherwise leave half a mount.
@@ -150,6 +154,10 @@ impl Node {
         }
         if let Some(why) = &request.unusable {
             return Err(Error::invalid(why));
+        }
+        if request.has_stage() {
+            // In place of a Mountpoint Pod, while no reconciler works.
+            return Err(Error::new(ErrorKind::Unavailable, format!("mount option 'mode full': {NO_STAGE}")));
         }
         let unit = unit::name(target.path());
         self.serve(request, &target, &unit, deadline).await.map_err(|error| {
@@ -283,6 +291,10 @@ impl Node {
         Ok(())
     }
 }
+
+/// The reason why units have no stage: each target has an engine of its own, and a stage belongs to one.
+const NO_STAGE: &str = "it needs a Mountpoint Pod, which has the stage, and the node's systemd would mount; set node.mounter: pod in the chart, \
+                        wait for the reconciler, or leave it out";
 
 /// Makes a target's directory; returns whether it was missing. The directory of a dead mount exists.
 fn make_directory(target: &Path) -> Result<bool> {

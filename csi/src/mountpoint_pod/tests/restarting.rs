@@ -183,7 +183,7 @@ fn a_mount_that_a_holder_brings_goes_on_with_its_journal() {
         assert!(pod.config.comm.state().exists(), "the holder's word stays until it has come");
         let files = [&device, &journal].map(|it| fs::File::open(it).unwrap());
         let adopts = MountMessage { adopt: Some(state.since), ..pod.message(&["--region=r"]) };
-        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()), stage: None };
         message::send(&stream, &adopts, both, LONG).unwrap();
         drop(files);
         assert_eq!(answered(&stream), Some(Answer::Ready));
@@ -207,7 +207,7 @@ fn a_pod_that_starts_no_engine_again_refuses_a_mount_that_a_holder_brings() {
     let (outcome, said) = pod.run(|stream| {
         let files = [(); 2].map(|()| fs::File::open("/dev/null").unwrap());
         let adopts = MountMessage { adopt: Some(Timestamp::now()), ..pod.message(&[]) };
-        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()), stage: None };
         message::send(&stream, &adopts, both, LONG).unwrap();
         answered(&stream)
     });
@@ -300,7 +300,7 @@ fn an_engine_of_another_image_that_refuses_leaves_the_mount_and_ends() {
         let (outcome, said) = pod.run(|stream| {
             let files = [(); 2].map(|()| fs::File::open("/dev/null").unwrap());
             let adopts = MountMessage { adopt: Some(state.since), ..pod.message(&[]) };
-            let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+            let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()), stage: None };
             message::send(&stream, &adopts, both, LONG).unwrap();
             answered(&stream)
         });

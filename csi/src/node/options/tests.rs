@@ -67,6 +67,8 @@ const OF_AWS: &[&str] = &[
 fn inputs<'a>(options: &'a [String]) -> Inputs<'a> {
     Inputs {
         cache: None,
+        no_stage: None,
+        keeps_stages: false,
         volume: "pv-1",
         bucket: "bucket-1",
         options,
@@ -158,6 +160,34 @@ fn the_page_for_users_names_every_option_that_is_not_passed_on() {
         let dashed = if *name == "o" { "`-o`".to_owned() } else { format!("`{name}`") };
         assert_eq!(table.contains(&dashed), *rule != Pass, "--{name}: {rule:?}");
     }
+}
+
+#[test]
+fn mode_full_gets_the_stage_of_its_pod_and_what_a_pod_can_not_keep_is_refused() {
+    let made = make(&["mode full", "commit=fsync", "stage-size 100"]).unwrap();
+    let wanted = ["--allow-root", "--commit=fsync", "--mode=full", "--stage=/stage/data", "--stage-size=100"];
+    assert_eq!(args(&made), wanted);
+    assert_eq!(args(&make(&["mode=object"]).unwrap()), ["--allow-root", "--mode=object"]);
+    for (options, words) in [
+        (&["mode full", "commit disk"][..], "use 'commit fsync'"),
+        (&["commit fsync"], "belongs to 'mode full'"),
+        (&["mode full", "stage /x"], "the driver gives the engine a directory"),
+        (&["mode full", "stage-passthrough auto"], "only root"),
+        (&["mode full", "read-only"], "--read-only"),
+        (&["mode full", "mode object"], "--mode"),
+        (&["mode fulll"], "--mode"),
+    ] {
+        let error = make(options).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(words), "{options:?}: {error}");
+    }
+    let options = owned(&["mode full"]);
+    let disk = owned(&["mode full", "commit disk"]);
+    let of_node = MountOptions::new(&Inputs { keeps_stages: true, ..inputs(&disk) }).unwrap();
+    assert!(args(&of_node).contains(&"--commit=disk"));
+    let elsewhere = Inputs { no_stage: Some("it needs a Mountpoint Pod"), ..inputs(&options) };
+    let error = MountOptions::new(&elsewhere).unwrap_err().to_string();
+    assert!(error.contains("'mode full' is not allowed: it needs a Mountpoint Pod"), "{error}");
 }
 
 #[test]

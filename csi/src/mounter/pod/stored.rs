@@ -1,0 +1,140 @@
+//! The stages of mounts in Mountpoint Pods (`mode full`). Enters: a request for a mount; a target that is about to be taken away. Leaves: the
+//! stage that an engine gets; a wait until the bucket has what programs wrote, or an Event about what it lacks.
+//!
+//! Never here: a file of a stage.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Assigned, Node};
+use crate::contract::comm::{self, Comm};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::stages::{Stage, Waiting};
+use crate::mounter::targets::table;
+use crate::mounter::{MountRequest, deaths};
+
+/// The pause between two looks at a stage. Doubled, an unmount takes up to half a second longer.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// A target whose unmount waits. Others do not count on it to wait for them.
+struct Leaving<'a>(&'a Node, &'a Path);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leaving.lock().remove(self.1);
+    }
+}
+
+impl Node {
+    /// The stage for a new mount of a source.
+    ///
+    /// # Errors
+    /// `FailedPrecondition`: the volume had no `mode full` when its Mountpoint Pod was made.
+    pub(super) fn stage(&self, request: &MountRequest, comm: &Comm) -> Result<Option<Stage>> {
+        let stage = self.stages.of(request);
+        // The engine makes the stage itself, in a volume of its pod.
+        let volume =
+            stage.as_ref().and_then(|stage| self.stages.path(stage, comm)?.parent().map(Path::to_owned));
+        match volume {
+            Some(volume) if !volume.is_dir() => Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "the Mountpoint Pod has no stage, because mount options of PersistentVolume {} had no 'mode full' when it was made: \
+                     delete all pods of this node that use the volume, and the next one gets a Mountpoint Pod with a stage",
+                    request.volume
+                ),
+            )),
+            _ => Ok(stage),
+        }
+    }
+
+    /// Waits until the bucket has what was written through a target, if that is the last one of its source. After a limit an Event says what
+    /// waits. A stage of the node keeps it for the next Mountpoint Pod; one of the pod would be lost with the pod.
+    ///
+    /// # Errors
+    /// `Unavailable`: files wait in a stage that goes with its Mountpoint Pod.
+    pub(super) async fn stored(&self, target: &Path) -> Result<()> {
+        let Some((name, others)) = self.source_of(target)? else { return Ok(()) };
+        let stage = self.notes.stage(&name).as_deref().and_then(Stage::read);
+        let Some((stage, uid)) = stage.zip(self.uid_of(&name)) else { return Ok(()) };
+        self.leaving.lock().insert(target.to_owned());
+        let _leaving = Leaving(self, target);
+        if others.iter().any(|it| !self.leaving.lock().contains(it)) {
+            return Ok(());
+        }
+        let comm = Comm::on_host(&self.config.kubelet, &uid);
+        let deadline = Instant::now() + self.config.stored_within;
+        let waiting = loop {
+            let waiting = self.stages.waiting(&stage, &comm).map_err(|error| {
+                Error::internal(format!(
+                    "looking for files that wait in the stage of Mountpoint Pod {name}: {error}"
+                ))
+            })?;
+            if waiting.files == 0 || Instant::now() >= deadline {
+                break waiting;
+            }
+            tokio::time::sleep(AGAIN).await;
+        };
+        let pod = Assigned { name: &name, uid: &uid };
+        self.tell_of_waiting(target, &pod, &stage, waiting);
+        match (&stage, waiting.files) {
+            (Stage::OfPod, 1..) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{}, and Mountpoint Pod {name} is needed until then", in_words(waiting)),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The Mountpoint Pod of a target, and the other targets of the same source.
+    fn source_of(&self, target: &Path) -> Result<Option<(String, Vec<PathBuf>)>> {
+        let (mounts, sources) = (table()?, comm::sources(&self.config.kubelet));
+        let source = mounts.at(target).and_then(|bound| mounts.source_of(bound, &sources));
+        let name = source.and_then(|source| source.point.file_name()?.to_str());
+        Ok(match source.zip(name) {
+            Some((source, name)) => {
+                let others = mounts.references(source, &self.config.kubelet).map(|it| it.point.clone());
+                Some((name.to_owned(), others.filter(|it| it != target).collect()))
+            }
+            // Its engine died, and the next mount of the source has failed so far.
+            None => self.revivals.of_target(target),
+        })
+    }
+
+    fn tell_of_waiting(&self, target: &Path, pod: &Assigned<'_>, stage: &Stage, waiting: Waiting) {
+        let served = self.revivals.of(pod.name);
+        let workload = served.as_ref().and_then(|it| it.targets.get(target)?.workload.as_ref());
+        let volume = served.as_ref().map_or("", |it| &it.request.volume);
+        let (what, pod, namespace) = (in_words(waiting), pod.name, &self.config.namespace);
+        let log = format!("'kubectl -n {namespace} logs {pod}' says why");
+        let why = match (stage, waiting) {
+            (_, Waiting { files: 0, kept: 0, .. }) | (Stage::OfNode(_), Waiting { files: 0, .. }) => return,
+            (Stage::OfPod, Waiting { files: 0, .. }) => {
+                format!("PersistentVolume {volume}: {what}. That goes with Mountpoint Pod {pod}; {log}")
+            }
+            (Stage::OfPod, _) => format!(
+                "PersistentVolume {volume}: {what}. This pod stays until the bucket has all; {log}. Deleting Mountpoint Pod {pod} gives the rest \
+                 up"
+            ),
+            (Stage::OfNode(name), _) => format!(
+                "PersistentVolume {volume}: {what}. That stays on this node, in the stage {name}, until a pod uses the volume here; {log}"
+            ),
+        };
+        deaths::tell_of_files(&self.config.notices, workload, volume, why);
+    }
+}
+
+/// The number and size of files that wait, and the number of files that could not be stored.
+fn in_words(Waiting { files, bytes, kept }: Waiting) -> String {
+    let waiting = match files {
+        1 => format!("1 file with {bytes} bytes waits to be stored"),
+        _ => format!("{files} files with {bytes} bytes wait to be stored"),
+    };
+    match (files, kept) {
+        (_, 0) => waiting,
+        (0, _) => format!("{kept} of its files could not be stored"),
+        _ => format!("{waiting}, and {kept} could not be stored"),
+    }
+}
