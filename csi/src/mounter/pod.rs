@@ -192,7 +192,7 @@ impl Mounter for PodMounter {
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
-            self.node.stored(target.path()).await?;
+            let _leaving = self.node.stored(target.path()).await?;
             self.node.revivals.forget(target.path());
             target.take_away()
         })

@@ -18,8 +18,8 @@ use crate::mounter::{MountRequest, deaths};
 /// The pause between two looks at a stage. Doubled, an unmount takes up to half a second longer.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// A target whose unmount waits. Others do not count on it to wait for them.
-struct Leaving<'a>(&'a Node, &'a Path);
+/// A target that is being taken away. The unmount of another one does not count on it to keep the engine.
+pub(super) struct Leaving<'a>(&'a Node, &'a Path);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -51,18 +51,19 @@ impl Node {
     }
 
     /// Waits until the bucket has what was written through a target, if that is the last one of its source. After a limit an Event says what
-    /// waits. A stage of the node keeps it for the next Mountpoint Pod; one of the pod would be lost with the pod.
+    /// waits. A stage of the node keeps it for the next Mountpoint Pod; one of the pod would be lost with the pod. The caller keeps the guard until
+    /// the target is taken away.
     ///
     /// # Errors
     /// `Unavailable`: files wait in a stage that goes with its Mountpoint Pod.
-    pub(super) async fn stored(&self, target: &Path) -> Result<()> {
-        let Some((name, others)) = self.source_of(target)? else { return Ok(()) };
+    pub(super) async fn stored<'a>(&'a self, target: &'a Path) -> Result<Option<Leaving<'a>>> {
+        let Some((name, others)) = self.source_of(target)? else { return Ok(None) };
         let stage = self.notes.stage(&name).as_deref().and_then(Stage::read);
-        let Some((stage, uid)) = stage.zip(self.uid_of(&name)) else { return Ok(()) };
+        let Some((stage, uid)) = stage.zip(self.uid_of(&name)) else { return Ok(None) };
         self.leaving.lock().insert(target.to_owned());
-        let _leaving = Leaving(self, target);
+        let leaving = Leaving(self, target);
         if others.iter().any(|it| !self.leaving.lock().contains(it)) {
-            return Ok(());
+            return Ok(Some(leaving));
         }
         let comm = Comm::on_host(&self.config.kubelet, &uid);
         let deadline = Instant::now() + self.config.stored_within;
@@ -84,7 +85,7 @@ impl Node {
                 ErrorKind::Unavailable,
                 format!("{}, and Mountpoint Pod {name} is needed until then", in_words(waiting)),
             )),
-            _ => Ok(()),
+            _ => Ok(Some(leaving)),
         }
     }
 
