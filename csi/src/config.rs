@@ -3,6 +3,8 @@
 //!
 //! Never here: a default guessed from the machine.
 
+mod kinds;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use crate::mounter::shared::Disk;
 use crate::node::driver_keys::DriverKeys;
 use crate::node::{self, Sts, credentials};
 use crate::server::Endpoint;
+pub use kinds::{Degraded, MounterKind};
 
 /// The CSI driver of S3 buckets: on one node, or with CSI_CONTROLLER_ONLY=true the service that makes and deletes volumes.
 #[derive(Clone, Debug, Parser)]
@@ -163,51 +166,6 @@ const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys").finish_non_exhaustive()
-    }
-}
-
-/// The part that makes the mounts of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MounterKind {
-    /// Mountpoint Pods.
-    Pod,
-    /// The engines pod of the node.
-    Shared,
-    /// The node's systemd.
-    Systemd,
-}
-
-impl FromStr for MounterKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text.trim() {
-            "pod" => Ok(Self::Pod),
-            "shared" => Ok(Self::Shared),
-            "systemd" => Ok(Self::Systemd),
-            _ => Err("must be pod, shared or systemd (node.mounter in the chart)".to_owned()),
-        }
-    }
-}
-
-/// The part that makes new mounts while no reconciler works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Degraded {
-    /// Nothing: new workloads wait.
-    Unavailable,
-    /// The node's systemd.
-    Systemd,
-}
-
-impl FromStr for Degraded {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text.trim() {
-            "unavailable" => Ok(Self::Unavailable),
-            "systemd" => Ok(Self::Systemd),
-            _ => Err("must be unavailable or systemd (node.degraded in the chart)".to_owned()),
-        }
     }
 }
 

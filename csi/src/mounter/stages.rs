@@ -152,7 +152,7 @@ fn count(stage: &OwnedFd, name: &str) -> io::Result<(u64, u64)> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 files += 1;
                 let size = u64::try_from(stat.st_size).unwrap_or_default();
-                // Of a file that is changed in part the disk has that part alone.
+                // The disk has only the changed part of a file.
                 bytes += size.min(u64::try_from(stat.st_blocks).unwrap_or_default() * 512);
             }
             // Stored meanwhile.

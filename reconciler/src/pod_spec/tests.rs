@@ -391,7 +391,7 @@ fn mode_full_has_a_stage_on_the_nodes_disk_that_the_pod_asks_for() {
     let container = &spec["containers"][0];
     assert_eq!(container["volumeMounts"][3], json!({"name": "stage", "mountPath": "/stage"}));
     assert_eq!(container["resources"]["requests"]["ephemeral-storage"], "164Mi");
-    assert_eq!(container["resources"]["limits"], json!({"memory": "512Mi"}), "the stage is no memory");
+    assert_eq!(container["resources"]["limits"], json!({"memory": "512Mi"}), "the stage takes disk alone");
     assert_eq!(
         of(Some("1Gi"))["spec"]["containers"][0]["args"],
         json!(["--memory-target=960", "--stage-size=100"])

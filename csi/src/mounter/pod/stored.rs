@@ -99,7 +99,7 @@ impl Node {
                 let others = mounts.references(source, &self.config.kubelet).map(|it| it.point.clone());
                 Some((name.to_owned(), others.filter(|it| it != target).collect()))
             }
-            // Its engine died, and the next mount of the source has failed so far.
+            // The engine died, and the next mount of the source has failed so far.
             None => self.revivals.of_target(target),
         })
     }

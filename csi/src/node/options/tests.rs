@@ -163,7 +163,7 @@ fn the_page_for_users_names_every_option_that_is_not_passed_on() {
 }
 
 #[test]
-fn mode_full_gets_the_stage_of_its_pod_and_what_a_pod_can_not_keep_is_refused() {
+fn mode_full_gets_the_stage_of_its_pod_and_the_rest_is_refused() {
     let made = make(&["mode full", "commit=fsync", "stage-size 100"]).unwrap();
     let wanted = ["--allow-root", "--commit=fsync", "--mode=full", "--stage=/stage/data", "--stage-size=100"];
     assert_eq!(args(&made), wanted);
