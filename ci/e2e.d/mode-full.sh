@@ -46,9 +46,8 @@ equal "what a shell changed in place" "1
 tw3" "$(in_pod writer cat /data/moved)"
 equal "the object" "$(in_pod writer cat /data/moved)" "$(s3_get moved)"
 target=$(target_of writer data)
-cluster run sh -ec 'export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@a GIT_CONFIG_COUNT=1
-    GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0="*"; export GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0
-    cd "$0"; git init --quiet one; cd one; for file in 1 2 3 4 5; do seq $file 100 >$file; git add $file; git commit --quiet -m $file; done
+cluster run sh -ec 'export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@a GIT_CONFIG_GLOBAL=/tmp/mode-full.git
+    git config --global safe.directory "*"; cd "$0"; git init --quiet one; cd one; for file in 1 2 3 4 5; do seq $file 100 >$file; git add $file; git commit --quiet -m $file; done
     cd ..; git clone --quiet one two; git -C two fsck --strict; git -C two diff --quiet; test "$(git -C two rev-list --count HEAD)" = 5' "$target" || fail "git"
 rows=$(cluster run python3 -c '
 import sqlite3, sys
