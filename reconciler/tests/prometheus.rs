@@ -80,7 +80,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
         // Both services share one page, since Prometheus has one target in this test.
         Arc::new(move || {
-            let of_node = volume_metrics::page(&of_node.page(None), "node", &[full()]);
+            let of_node = volume_metrics::page(&of_node.page(None), "node", &[full()], None);
             metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node
         })
     };
