@@ -16,6 +16,7 @@ mod lengths;
 mod run;
 mod stride;
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::fetch::KEPT;
@@ -90,6 +91,10 @@ const WRONG_MAX: u32 = 3;
 /// Reads that may come between the ends of a copy and the read that continues its first bytes, since several threads take reads from the
 /// kernel. Doubling it takes more random reads for ends of copies.
 const EARLY_MAX: u64 = 4;
+
+/// Read at the end of an object that is too long for one of a trailer: the kernel reads 128 KiB around a page of a mapping by default, of
+/// which one half lies behind the end. Doubling it misses copies down to the first byte on mounts with that default.
+const AROUND: u64 = 64 << 10;
 
 /// The length of a first read that tells of a program that reads whole files: the most that a kernel asks for at once.
 const LONG: u64 = 1 << 20;
@@ -239,10 +244,13 @@ impl Window {
 
     /// The run that a read continues, in whichever direction.
     fn continued(&mut self, range: &Range<u64>) -> Option<usize> {
-        // Real runs are asked before guesses: the last step of a copy ends where its other end begins.
+        // Real runs are asked before guesses: the last step of a copy ends where its other end begins. The run that is read at present and
+        // has its front there is asked before one that may take the read out of order.
         for is_lone in [false, true] {
-            let goes_on = |run: &Run| run.is_lone() == is_lone && run.continued_by(range);
-            if let Some(at) = self.runs.iter().position(goes_on) {
+            let goes_on = |(_, run): &(usize, &Run)| run.is_lone() == is_lone && run.continued_by(range);
+            let likely = |(_, run): &(usize, &Run)| (!run.goes_on_exactly(range), Reverse(run.last_used));
+            let fits = self.runs.iter().enumerate().filter(goes_on).min_by_key(likely);
+            if let Some((at, _)) = fits {
                 return Some(at);
             }
         }
@@ -276,7 +284,10 @@ impl Window {
             let is_last = before(other) + before(run) == 3;
             let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
             let is_near = is_last || is_first;
-            other.is_lone() && run.is_before(&other.was_read()) && is_near && run.is_begun_in_turn_with(other)
+            // The first read of the object begins a run at once. It is the end of a copy downwards if the other end was a long read: a
+            // program that looks at the head of a table and then at its trailer makes a short one.
+            let is_end = other.is_lone() || is_last && other.is_of_one_read() && run.length() > AROUND;
+            is_end && run.is_before(&other.was_read()) && is_near && run.is_begun_in_turn_with(other)
         };
         // A read that came too early lies close to the front, and the other end farther away.
         let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);

@@ -137,6 +137,16 @@ impl Run {
         self.window == 0
     }
 
+    /// Whether the run has a single read, though it may have a window.
+    pub(super) fn is_of_one_read(&self) -> bool {
+        self.first_used == self.last_used
+    }
+
+    /// Whether a range begins at the front.
+    pub(super) fn goes_on_exactly(&self, range: &Range<u64>) -> bool {
+        self.direction.turned(range.clone()).start == self.front
+    }
+
     /// The bytes that the run read, as a range of the object, if it read them in order.
     pub(super) fn was_read(&self) -> Range<u64> {
         self.direction.turned(self.begun..self.front)

@@ -273,6 +273,47 @@ fn a_copy_is_fetched_at_once_between_its_ends_and_not_beyond() {
 }
 
 #[test]
+fn a_copy_down_to_the_first_byte_is_fetched_between_its_ends_and_once() {
+    const AROUND: u64 = 512 << 10;
+    let size = 128 * MIB;
+    let mut window = window(size);
+    // The kernel's reads around the first and the last page, and on down from there.
+    let last = size - AROUND - PAGE;
+    let steps =
+        (MIB..last).rev().step_by(AROUND as usize).map(|at| (at + 1).saturating_sub(AROUND).max(MIB)..at + 1);
+    let mut asked: Vec<Range<u64>> = Vec::new();
+    let mut ahead_at_third = 0;
+    for (n, range) in [0..MIB, last..size].into_iter().chain(steps).enumerate() {
+        let plan = window.on_read(&range, Pressure::Low, CALM);
+        if n == 2 {
+            ahead_at_third = plan.ahead.end - plan.ahead.start;
+        }
+        asked.push(range);
+        if n > 1 && !plan.ahead.is_empty() {
+            let is_new =
+                |range: &Range<u64>| asked.iter().all(|old| old.end <= range.start || old.start >= range.end);
+            assert!(is_new(&plan.ahead), "{n}: {:?} of {asked:?}", plan.ahead);
+            asked.push(plan.ahead);
+        }
+    }
+    assert!(ahead_at_third >= 30 * MIB, "{ahead_at_third}");
+    assert!(covers(&asked, &(0..size)), "{asked:?}");
+}
+
+#[test]
+fn the_head_of_a_table_and_its_footer_are_no_copy() {
+    for footer in [PAGE, 60 << 10] {
+        let size = 512 * MIB;
+        let mut window = window(size);
+        let below = |n: u64| size - footer - (n + 1) * MIB..size - footer - n * MIB;
+        for range in [0..128 << 10, size - footer..size, below(0), below(1)] {
+            let plan = window.on_read(&range, Pressure::Low, CALM);
+            assert!(plan.ahead.end - plan.ahead.start <= 8 * MIB, "{footer}: {plan:?}");
+        }
+    }
+}
+
+#[test]
 fn three_pairs_of_reads_as_far_apart_as_the_last_copy_end_the_guessing() {
     let mut window = window(64 << 30);
     copied(&mut window, MIB..31 * MIB, false);
