@@ -14,6 +14,9 @@ use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
+/// Longest random read that is one request: the kernel's longest, from the middle of a page. Doubling it changes nothing for programs.
+const MOST_AT_ONCE: u64 = (1 << 20) + 4096;
+
 /// One open handle. Reads of it may run at once, from any thread.
 pub struct Reader {
     object: Arc<Object>,
@@ -183,11 +186,14 @@ impl Reader {
                 let both = plan.demand.start..plan.ahead.end.max(plan.demand.end);
                 fetches = object.plan_fetches(&mut pieces, &both, Cause::Ahead, plan.request, true, false);
             }
+            // A random read is one request, also across the border of a part.
+            let is_one = !plan.sequential && demand.end - demand.start <= MOST_AT_ONCE;
+            let of_one = if is_one { u64::MAX } else { plan.request };
             fetches.extend(object.plan_fetches(
                 &mut pieces,
                 &plan.demand,
                 Cause::Demand,
-                plan.request,
+                of_one,
                 plan.keep,
                 false,
             ));

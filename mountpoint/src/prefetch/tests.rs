@@ -129,6 +129,18 @@ fn random_reads_fetch_no_more_than_their_pages() {
 }
 
 #[test]
+fn a_random_read_across_the_border_of_a_part_is_one_request() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    for (offset, len) in [(24 * MIB - 4096, 8192), (40 * MIB - 512 * 1024, MIB)] {
+        b.client.reset_log();
+        assert_eq!(read(&reader, offset as u64, len).unwrap(), data[offset..offset + len]);
+        assert_eq!(b.client.calls(Op::GetObject), 1, "{len} bytes at {offset}");
+    }
+}
+
+#[test]
 fn one_request_serves_all_who_want_the_same_bytes_at_once() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 8 * MIB);
