@@ -1,5 +1,5 @@
-//! First bytes: the head of a file, or the tail if its ending is known for reads from there, or all of a file of up to 1 MiB if its ending
-//! is known for that, in one request with the file's attributes where that probably saves a round trip. For a new name, whose size is
+//! First bytes: the head of a file, or the tail if its ending is known for reads from there, or all of a file of up to 1 MiB unless its
+//! ending is known for other reads, in one request with the file's attributes where that probably saves a round trip. For a new name, whose size is
 //! unknown, a suffix range brings the tail in place of the HEAD.
 //!
 //! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
@@ -32,7 +32,7 @@ use whole::Wholes;
 /// one request, and doubles the cost of a wrong guess.
 pub const LEN: usize = 128 << 10;
 
-/// Largest file to request whole, where its ending says that a program reads it whole: one block of memory, and the kernel's longest read.
+/// Largest file to request whole, unless its ending says that programs read it otherwise: one block of memory, and the kernel's longest read.
 /// Doubling it saves a request per file of that size, and doubles the cost of a wrong guess.
 const WHOLE: u64 = BLOCK as u64;
 const _: () = assert!(WHOLE <= CACHE_BLOCK, "the first bytes of a head lie in one block of the cache");

@@ -138,19 +138,21 @@ fn chunks_of_an_array_that_are_read_whole_take_one_get_each() {
     const CHUNKS: u64 = 12;
     const LONG: usize = 1 << 20;
     let store = Store::new();
-    (0..CHUNKS).for_each(|i| store.plant(&format!("c/{i}"), &Pattern(i).bytes(0, LONG)));
+    // Half of the names have an ending of their own, which nothing taught before.
+    let name = |i: u64| if i.is_multiple_of(2) { format!("c/{i}") } else { format!("c/{i}.e{i}") };
+    (0..CHUNKS).for_each(|i| store.plant(&name(i), &Pattern(i).bytes(0, LONG)));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let mut costs: Vec<_> = (0..CHUNKS)
         .map(|i| {
             // The listing names the file, and the open asks for its present version.
             assert_eq!(fs::read_dir(mount.path("c")).unwrap().count() as u64, CHUNKS);
             store.requests().reset();
-            assert!(fs::read(mount.path(&format!("c/{i}"))).unwrap() == Pattern(i).bytes(0, LONG));
+            assert!(fs::read(mount.path(&name(i))).unwrap() == Pattern(i).bytes(0, LONG));
             store.requests().count("GetObject")
         })
         .collect();
     costs.sort_unstable();
-    assert!(costs[costs.len() / 2] == 1, "the head with the open, and then the rest: {costs:?}");
+    assert!(costs[costs.len() * 3 / 4] == 1, "the head with the open, and then the rest: {costs:?}");
 }
 
 #[test]
