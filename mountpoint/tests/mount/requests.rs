@@ -166,6 +166,8 @@ fn a_cold_table_opened_by_name_brings_its_tail_with_its_attributes() {
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let costs: Vec<_> = (0..TABLES)
         .map(|i| {
+            // The directory may cost a page of its parent, or a HEAD and a LIST.
+            fs::metadata(mount.path(&format!("dir{i}"))).unwrap();
             store.requests().reset();
             let file = File::open(mount.path(&format!("dir{i}/a.parquet"))).unwrap();
             for back in [8, 40_000] {
@@ -177,10 +179,10 @@ fn a_cold_table_opened_by_name_brings_its_tail_with_its_attributes() {
             (count("GetObject"), count("HeadObject"), count("ListObjectsV2"), store.requests().bytes_sent())
         })
         .collect();
-    // HEAD and LIST are for the directory, GET and LIST for the table. A machine that stands still for 20 ms asks again.
+    // A machine that stands still for 20 ms asks again.
     let mut counts: Vec<_> = costs.iter().map(|&(get, head, list, _)| (get, head, list)).collect();
     counts.sort_unstable();
-    assert_eq!(counts[counts.len() / 2], (1, 1, 2), "{costs:?}");
+    assert_eq!(counts[counts.len() / 2], (1, 0, 1), "{costs:?}");
     let mut bytes: Vec<_> = costs.iter().map(|cost| cost.3).collect();
     bytes.sort_unstable();
     assert!(bytes[bytes.len() / 2] <= 132 << 10, "{costs:?}");
@@ -217,15 +219,23 @@ fn an_open_shows_the_tail_that_another_client_has_stored_since() {
 #[test]
 fn a_file_of_a_few_mib_that_is_read_at_once_takes_two_requests_for_bytes() {
     const LONG: usize = 5 << 20;
+    const FILES: u64 = 9;
     let store = Store::new();
-    store.plant("file", &Pattern(1).bytes(0, LONG));
+    (0..FILES).for_each(|i| store.plant(&format!("{i}"), &Pattern(i).bytes(0, LONG)));
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
-    fs::metadata(mount.path("file")).unwrap();
-    store.requests().reset();
-    assert!(fs::read(mount.path("file")).unwrap() == Pattern(1).bytes(0, LONG));
-    // One request at the open or for the first missing bytes, and one for the rest.
-    let all = store.requests().all();
-    assert!(store.requests().count("GetObject") <= 2, "{all:?}");
+    let mut costs: Vec<_> = (0..FILES)
+        .map(|i| {
+            let file = mount.path(&format!("{i}"));
+            fs::metadata(&file).unwrap();
+            store.requests().reset();
+            assert!(fs::read(&file).unwrap() == Pattern(i).bytes(0, LONG));
+            store.requests().count("GetObject")
+        })
+        .collect();
+    // One request at the open or for the first missing bytes, and one for the rest. On a busy machine the kernel's second read may come
+    // before the first, and costs one more.
+    costs.sort_unstable();
+    assert!(costs[costs.len() / 2] <= 2, "{costs:?}");
 }
 
 #[test]
