@@ -118,7 +118,7 @@ pub(crate) const TASKS: &[Task] = &[
     task!("copy_up", "numpy", None, reads(23, 23)),
     task!("copy_down", "numpy", None, reads(30, 30)),
     task!("memmap_sum", "numpy", None, reads(26, 26)),
-    task!("zarr_chunks", "zarr", None, reads(62, 62), ZARR),
+    task!("zarr_chunks", "zarr", None, reads(46, 46), ZARR),
     task!("hdf5_planes", "h5py", None, reads(20, 20), HDF5),
     task!("small_files", "numpy", None, reads(560, 562), OBSTORE),
     task!("tar_unpack", "numpy", Some("tar"), reads(14, 14)),
