@@ -141,7 +141,7 @@ impl Operations for OnRuntime {
         flags: u32,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
-        self.later(
+        self.soon(
             move |fs| async move { fs.rename(parent, &name, new_parent, &new_name, flags).await },
             done,
         );
@@ -297,7 +297,7 @@ impl Operations for OnRuntime {
     }
 
     fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static) {
-        self.later(move |fs| async move { fs.opendir(ino).await }, done);
+        self.soon(move |fs| async move { fs.opendir(ino).await }, done);
     }
 
     fn readdir(

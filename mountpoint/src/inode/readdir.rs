@@ -48,9 +48,8 @@ impl InodeTable {
         let mut tree = self.0.tree.lock();
         let key = tree.directory(ino)?.0.clone();
         let parent = tree.inode(ino).map_or(ROOT, |inode| inode.parent);
-        let opened = tree.event();
         if let Some(directory) = tree.directory_mut(ino) {
-            (directory.listings, directory.opened) = (directory.listings + 1, opened);
+            directory.listings += 1;
         }
         let pass = Mutex::new(Arc::new(Pass::new(&tree, ino, self.0.clock.now())));
         let places = Mutex::default();
@@ -186,6 +185,7 @@ impl Listing {
         if let Next::InFlight(page) = &pages.next {
             return Some(page.clone());
         }
+        self.table.0.tree.lock().is_being_listed(self.directory);
         let key = self.table.key_of(self.directory).unwrap_or_else(|| self.key.clone());
         pages.is_of(&self.table, self.directory, &key);
         let token = match &mut pages.next {

@@ -84,8 +84,8 @@ pub(super) struct Directory {
     pub(super) bare: Option<Bare>,
     /// Whether this mount made the directory.
     pub(super) is_made_here: bool,
-    /// The event of the last open of the directory: the listing since then may show names that earlier answers lack.
-    pub(super) opened: u64,
+    /// The event at which a program last requested a page of the listing: it may show names that earlier answers lack.
+    pub(super) listing_at: u64,
 }
 
 /// The moment and the event at which S3 had nothing below a directory.
@@ -109,7 +109,7 @@ impl Directory {
             recent: None,
             bare: None,
             is_made_here: false,
-            opened: 0,
+            listing_at: 0,
         }
     }
 

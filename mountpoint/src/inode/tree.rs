@@ -259,6 +259,10 @@ impl Tree {
         match &inode.node {
             Node::Directory(_) => self.directory_stat(),
             Node::File(file) => match (&file.phase, &file.stored) {
+                // All changes of a file in the stage come by this kernel. It asks before each write unless its attributes hold.
+                (Phase::Writing(writing), _) if writing.is_staged => {
+                    Stat { valid_for: self.ttl.file(), ..local_stat(writing.size, &writing.times) }
+                }
                 // The kernel must cache nothing: if the upload fails, the name disappears at once.
                 (Phase::Writing(writing), _) => local_stat(writing.size, &writing.times),
                 (_, Some(stored)) => {
@@ -297,6 +301,8 @@ impl Tree {
             }
             // The next path to this file must look up again, so that an open can tell whose lookup it follows.
             Node::File(_) if self.fresh.contains(ino) => Duration::ZERO,
+            // If the file is not stored, its name disappears at once.
+            Node::File(file) if file.is_local() => Duration::ZERO,
             Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked.instant(), now)),
         };
         Some(Found { ino, stat, entry_valid_for })

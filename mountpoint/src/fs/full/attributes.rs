@@ -2,7 +2,7 @@
 //! them.
 
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
@@ -67,6 +67,10 @@ impl FileSystem {
                     attr.modified = modified;
                 }
                 attr.size = staged.size();
+                // The kernel writes past its own attributes.
+                if staged.is_lent() {
+                    attr.valid_for = Duration::ZERO;
+                }
                 if staged.is_unlinked() {
                     attr.links = 0;
                 }

@@ -74,6 +74,9 @@ async fn what_a_listing_shows_in_a_directory_made_here_is_found() {
     let directory = bench.mkdir(ROOT, "d").await;
     bench.client.insert("d/theirs", "content");
     assert_eq!(bench.misses(directory, "theirs").await, 0);
+    // An fsync of the directory opens it, and reads no name.
+    drop(bench.table.opendir(directory).await.unwrap());
+    assert_eq!(bench.misses(directory, "theirs").await, 0);
     assert_eq!(bench.names(directory).await, ["theirs"]);
     bench.lookup(directory, "theirs").await.unwrap();
     // Also one that a page of before the listing lacks.
@@ -138,4 +141,17 @@ async fn without_that_setting_each_absent_name_is_asked_for() {
     for _ in 0..2 {
         assert!(bench.misses(directory, "a").await > 0);
     }
+}
+
+#[tokio::test]
+async fn the_kernel_keeps_attributes_of_a_file_in_the_stage_and_not_its_name() {
+    let bench = bench(&[]);
+    let made = bench.table.create(ROOT, OsStr::new("a")).await.unwrap();
+    bench.table.stage(made.ino, 1, None).unwrap();
+    let found = bench.lookup(ROOT, "a").await.unwrap();
+    assert_eq!(found.stat.valid_for, Ttl::Minimal.file());
+    assert_eq!(found.entry_valid_for, Duration::ZERO, "it disappears at once if it is not stored");
+    assert_eq!(bench.table.getattr(made.ino).await.unwrap().valid_for, Ttl::Minimal.file());
+    bench.table.unlink_staged(made.ino, false).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
 }

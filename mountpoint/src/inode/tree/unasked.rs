@@ -33,8 +33,8 @@ impl Tree {
         }
         let Self { inodes, facts, .. } = self;
         let directory = inodes.get_mut(parent)?.directory_mut()?;
-        let opened = directory.opened;
-        let counts = |asked: u64| asked > opened && facts.since(parent, name, asked).is_none();
+        let listing_at = directory.listing_at;
+        let counts = |asked: u64| asked > listing_at && facts.since(parent, name, asked).is_none();
         if let Some(Bare { since, asked }) = directory.bare {
             if is_young(within, since, now) {
                 return counts(asked).then_some(since);
@@ -59,6 +59,14 @@ impl Tree {
         let (is_on, asked) = (!self.unasked.in_directory.is_zero(), self.event());
         if let Some(directory) = self.directory_mut(ino).filter(|_| is_on) {
             (directory.bare, directory.is_made_here) = (Some(Bare { since, asked }), true);
+        }
+    }
+
+    /// Notes that a program requests a page of a directory's listing.
+    pub(in crate::inode) fn is_being_listed(&mut self, ino: InodeNo) {
+        let at = self.event();
+        if let Some(directory) = self.directory_mut(ino) {
+            directory.listing_at = at;
         }
     }
 
