@@ -227,14 +227,7 @@ impl Config {
                 ttl: args.cache.ttl(),
                 // The flag is required, because each lookup of a missing name costs one more request.
                 folder_marks: args.mount.directory_markers,
-                unasked: match args.staging.promise() {
-                    _ if !is_full => inode::Unasked::default(),
-                    // What another host closed shows at the next open here, except in directories made here.
-                    stage::Commit::Close => {
-                        inode::Unasked { by_name: Duration::ZERO, ..inode::Unasked::SECOND }
-                    }
-                    stage::Commit::Fsync | stage::Commit::Disk => inode::Unasked::SECOND,
-                },
+                unasked: args.staging.unasked(),
                 ..inode::Config::default()
             },
             kept: match args.mount.keep_metadata || args.mount.xattrs {

@@ -1,10 +1,12 @@
 //! The flags of `--mode full`: a local disk in front of the bucket.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{MIB_MAX, When};
+use crate::inode::Unasked;
 use crate::stage::Commit;
 
 /// The flags of the mode.
@@ -62,6 +64,16 @@ impl StagingOptions {
             CommitTo::Close => Commit::Close,
             CommitTo::Fsync => Commit::Fsync,
             CommitTo::Disk => Commit::Disk,
+        }
+    }
+
+    /// How long names count as absent without a question: what another host closed shows at the next open here where close waits for the
+    /// bucket, except in directories made here.
+    pub(crate) fn unasked(&self) -> Unasked {
+        match self.commit {
+            _ if !self.is_full() => Unasked::default(),
+            CommitTo::Close => Unasked { by_name: Duration::ZERO, ..Unasked::SECOND },
+            CommitTo::Fsync | CommitTo::Disk => Unasked::SECOND,
         }
     }
 

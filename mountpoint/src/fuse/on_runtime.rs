@@ -57,7 +57,7 @@ impl OnRuntime {
         }
     }
 
-    /// As [`OnRuntime::at_once`] on a mount with a stage, which answers most such operations itself; elsewhere they ask the store.
+    /// Does the same as [`OnRuntime::at_once`] on a mount with a stage, which answers most such operations itself; elsewhere they ask the store.
     fn soon<T, F, W>(&self, work: W, done: impl FnOnce(T) + Send + 'static)
     where
         T: Send + 'static,

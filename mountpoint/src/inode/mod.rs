@@ -160,10 +160,10 @@ pub struct Config {
 /// the condition of the upload (If-None-Match) finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unasked {
-    /// For names that a directory lacked when it was made here, or in a page of its listing. Doubling it halves the pages that a program
+    /// Time for names that a directory lacked when it was made here, or in a page of its listing. Doubling it halves the pages that a program
     /// costs that makes many files, and doubles the time that a name of another client may be missing.
     pub in_directory: Duration,
-    /// For a name that S3 called absent, or that this mount removed. Doubling it halves the lookups of a name that comes and goes, such
+    /// Time for a name that S3 called absent, or that this mount removed. Doubling it halves the lookups of a name that comes and goes, such
     /// as a database's journal, and doubles the time that a name of another client may be missing.
     pub by_name: Duration,
 }
