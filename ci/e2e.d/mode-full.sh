@@ -29,6 +29,11 @@ writes() {
 stored() { [ "$(s3_get "$1")" = "$1" ] || { echo "the bucket lacks $1"; return 1; }; }
 not_stored() { ! s3_get "$1" >/dev/null 2>&1 || fail "$1 reached the store, from which the pod was cut off"; }
 
+volume refused options='[mode full]'
+workload refused refused
+until_ok "who asks for mode full hears how to allow it" event mountpointPod.stage.experimental
+kube delete pod refused
+release_driver --set mountpointPod.stage.experimental=true
 volume refused options='[mode full, commit disk]'
 workload refused refused
 until_ok "who asks for a disk hears where to name one" event mountpointPod.stage.hostPath
@@ -89,7 +94,7 @@ until_ok "no Mountpoint Pod is left" count_is 0 mountpoint_pods data
 
 # A stage of the node outlives it.
 kube delete pod refused --wait=false
-release_driver --set mountpointPod.stage.hostPath="$stages"
+release_driver --set mountpointPod.stage.experimental=true --set mountpointPod.stage.hostPath="$stages"
 volume disk options='[mode full, commit disk]'
 workload first disk
 wait_pod first

@@ -131,6 +131,9 @@ pub struct OfNode {
     /// Let the kernel read whole files of the caches of Mountpoint Pods by itself (Linux 6.9)
     #[arg(long, env = "KERNEL_READS", value_name = "BOOL", default_value = "true", value_parser = switch, action = clap::ArgAction::Set)]
     pub kernel_reads: bool,
+    /// Volumes may have the mount option `mode full` (experimental)
+    #[arg(long, env = "STAGES", value_name = "BOOL", default_value = "false", value_parser = switch, action = clap::ArgAction::Set)]
+    pub stages: bool,
     /// Directory of this node for the stages of volumes with the mount option `mode full`; without it, stages are volumes of Mountpoint Pods
     #[arg(long, env = "STAGE_DIRECTORY", value_name = "DIR", value_parser = stage_directory)]
     pub stage_directory: Option<PathBuf>,
@@ -283,6 +286,8 @@ pub struct Config {
     pub mountpoint_namespace: String,
     /// Whether the kernel may read files of the caches itself (passthrough).
     pub kernel_reads: bool,
+    /// Whether volumes may have the mount option `mode full`.
+    pub stages: bool,
     /// The directory of this node for stages.
     pub stage_directory: Option<PathBuf>,
     /// The namespace of the release, if a setting names it.
@@ -341,6 +346,7 @@ impl Config {
             mounting,
             mountpoint_namespace: of_node.mountpoint_namespace.clone(),
             kernel_reads: of_node.kernel_reads,
+            stages: of_node.stages,
             stage_directory: of_node.stage_directory.clone(),
             release_namespace: of_node.release_namespace.clone(),
             mountpoint_version: args.mp_version.clone(),

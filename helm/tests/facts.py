@@ -357,7 +357,7 @@ def every_value(what, path, values, defaults):
     path = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}.get("stage-dir")
     mounts = {m["name"]: m["mountPath"] for m in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["volumeMounts"]}
     of_reconciler = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
-    good = path == mounts.get("stage-dir") == told.get("STAGE_DIRECTORY") == "/set-stage-directory" and "MOUNTPOINT_STAGES_ON_NODES" in of_reconciler
+    good = path == mounts.get("stage-dir") == told.get("STAGE_DIRECTORY") == "/set-stage-directory" and told.get("STAGES") == "true" and {"MOUNTPOINT_STAGES", "MOUNTPOINT_STAGES_ON_NODES"} <= set(of_reconciler)
     check(f"{what}: the driver has the nodes' directory for stages, and the reconciler knows of it", "" if good else f"{path} {told}")
     check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
     driver = rendered.one("CSIDriver", "s3.csi.scality.com")

@@ -121,6 +121,9 @@ pub struct Run {
     /// set any; 0 for none
     #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mountpoint_workload_share_percent: u32,
+    /// Volumes may have the mount option `mode full` (experimental)
+    #[arg(long, env = "MOUNTPOINT_STAGES", value_parser = switch)]
+    pub mountpoint_stages: bool,
     /// Stages of volumes with `mode full` are directories of the nodes, which the nodes' drivers give to Mountpoint Pods
     #[arg(long, env = "MOUNTPOINT_STAGES_ON_NODES", value_parser = switch)]
     pub mountpoint_stages_on_nodes: bool,

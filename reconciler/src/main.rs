@@ -85,7 +85,7 @@ async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
     let main_loop = MainLoop::new(&client, &namespace, applier, elector.leadership())
         .with_inline_volumes(run.inline_volumes)
         .with_agent(run.pod_identity_agent)
-        .with_stages_on_nodes(run.mountpoint_stages_on_nodes)
+        .with_stages(run.mountpoint_stages, run.mountpoint_stages_on_nodes)
         .with_workload_share(run.mountpoint_workload_share_percent)
         .with_upgrades(run.mountpoint_upgrade_in_place.then(|| run.namespace.clone()));
     let served = server::serve(run.health_address, main_loop.health(), main_loop.page());

@@ -112,6 +112,7 @@ impl MainLoop {
             ),
             inline: false,
             share_percent: 0,
+            stages: false,
             stages_on_nodes: false,
             agent: false,
             accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
@@ -132,10 +133,10 @@ impl MainLoop {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }
     }
 
-    /// Sets whether stages are directories of the nodes.
+    /// Sets whether volumes may have `mode full`, and whether their stages are directories of the nodes.
     #[must_use]
-    pub fn with_stages_on_nodes(self, stages_on_nodes: bool) -> Self {
-        Self { cache: Cache { stages_on_nodes, ..self.cache }, ..self }
+    pub fn with_stages(self, stages: bool, stages_on_nodes: bool) -> Self {
+        Self { cache: Cache { stages, stages_on_nodes, ..self.cache }, ..self }
     }
 
     /// Sets whether an agent on the nodes gives credentials to service accounts whose annotations name no role.

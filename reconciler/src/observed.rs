@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use csi::contract::DRIVER;
 use csi::contract::attachment::{Identity, MountpointS3PodAttachment, ShareKey};
-use csi::contract::pod;
 use csi::contract::volume::{self, joined_options};
+use csi::contract::{pod, stage};
 use csi::events::WorkloadRef;
 use csi::node::trial;
 use k8s_openapi::api::core::v1::{
@@ -49,6 +49,8 @@ pub struct Cache {
     pub inline: bool,
     /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     pub share_percent: u32,
+    /// Whether volumes may have `mode full`.
+    pub stages: bool,
     /// Stages are directories of the nodes.
     pub stages_on_nodes: bool,
     /// Whether an agent gives credentials to service accounts whose annotations name no role.
@@ -277,8 +279,12 @@ impl Cache {
             (attributes, _) => {
                 let (none, options) = (BTreeMap::new(), spec.mount_options.as_deref().unwrap_or_default());
                 let settings = Settings::new(attributes.as_ref().unwrap_or(&none), options);
-                let is_kept = |it: &Settings| {
-                    it.stage.as_ref().map_or(Ok(()), |stage| stage.check(self.stages_on_nodes))
+                let is_kept = |it: &Settings| match &it.stage {
+                    None => Ok(()),
+                    Some(_) if !self.stages => {
+                        Err(format!("mount option 'mode full' is not allowed: {}", stage::EXPERIMENTAL))
+                    }
+                    Some(stage) => stage.check(self.stages_on_nodes),
                 };
                 settings.and_then(|it| is_kept(&it).map(|()| it))
             }

@@ -70,6 +70,22 @@ fn the_identity_is_the_workloads_account_and_its_annotated_role() {
     assert_eq!(wants(&cluster.cache(), "pv").key.identity, None);
 }
 
+#[test]
+fn a_volume_with_mode_full_is_refused_unless_the_chart_allows_it() {
+    let cluster = cluster();
+    let refused = |options: Value, stages: bool| {
+        cluster.edit("persistentvolumes", "", "pv", |volume| volume["spec"]["mountOptions"] = options.clone());
+        wants(&Cache { stages, agent: true, ..cluster.cache() }, "pv").settings.err()
+    };
+    let why = refused(json!(["mode full"]), false).unwrap();
+    assert!(why.contains("'mode full' is not allowed: it is experimental"), "{why}");
+    assert!(why.contains("mountpointPod.stage.experimental=true"), "{why}");
+    assert_eq!(refused(json!(["mode full"]), true), None);
+    assert_eq!(refused(json!(["mode object"]), false), None);
+    let why = refused(json!(["mode full", "commit disk"]), true).unwrap();
+    assert!(why.contains("mountpointPod.stage.hostPath"), "{why}");
+}
+
 /// An empty Secret looks to the node like no Secret.
 #[test]
 fn a_pod_says_that_its_keys_are_of_a_secret_as_its_volume_does() {

@@ -183,6 +183,7 @@ fn mounter(
                 namespace: config.mountpoint_namespace.clone(),
                 notices: Some(notices.clone()),
                 kernel_reads: config.kernel_reads,
+                stages: config.stages,
                 stage_directory: config.stage_directory.clone(),
                 release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual

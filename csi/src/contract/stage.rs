@@ -76,6 +76,10 @@ impl Stage {
     }
 }
 
+/// The reason why volumes may not have `mode full` until the administrator allows it.
+pub const EXPERIMENTAL: &str = "it is experimental in Kubernetes, and files can still be lost when a pod, its engine and the driver end together; set \
+                                mountpointPod.stage.experimental=true in the chart to try it (docs/full-mode.md says what it lacks), or leave it out";
+
 const NO_DISK: &str = "the stage goes with the Mountpoint Pod, and files that were synced there could be lost; name a directory of the nodes in \
                        mountpointPod.stage.hostPath of the chart, or use 'commit fsync', with which fsync waits for the bucket";
 

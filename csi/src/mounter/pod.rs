@@ -40,8 +40,8 @@ use super::targets::{self, Targets, check_ours, mounted, table};
 use super::{MOUNT_WITHIN, Made, MountRequest, Mounter, VolumeUsage, upgrades};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
-use crate::contract::pod;
 use crate::contract::restart::Restarting;
+use crate::contract::{pod, stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::WorkloadRef;
 
@@ -62,6 +62,8 @@ pub struct Config {
     pub unused_within: Duration,
     /// How long an unmount of the last target waits until the bucket has the files of a stage. The kubelet gives up a call after two minutes.
     pub stored_within: Duration,
+    /// Whether volumes may have `mode full`.
+    pub stages: bool,
     /// The directory of this node with a stage for each volume with `mode full`; `None`: stages are volumes of Mountpoint Pods.
     pub stage_directory: Option<PathBuf>,
     /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
@@ -86,6 +88,7 @@ impl Config {
             mount_within: MOUNT_WITHIN,
             unused_within: Duration::from_secs(30),
             stored_within: Duration::from_secs(60),
+            stages: false,
             stage_directory: None,
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),
@@ -165,6 +168,10 @@ impl PodMounter {
 impl Mounter for PodMounter {
     fn fault(&self) -> Option<String> {
         self.node.assignments.fault()
+    }
+
+    fn no_stage(&self) -> Option<&'static str> {
+        (!self.node.config.stages).then_some(stage::EXPERIMENTAL)
     }
 
     fn keeps_stages(&self) -> bool {

@@ -15,6 +15,7 @@ impl Home {
             processes: processes(&self.kubelet.join("proc"), &["pod-uid"]),
             notices: Some(to),
             stored_within: Duration::from_millis(300),
+            stages: true,
             stage_directory,
             ..Config::new(NODE)
         };
@@ -45,6 +46,7 @@ fn the_last_workload_stays_until_the_bucket_has_the_files_of_its_pod() {
     isolated(|| {
         at_home(async |home| {
             let (mounter, mut notices) = home.full(None);
+            assert_eq!((home.mounter.no_stage(), mounter.no_stage()), (Some(stage::EXPERIMENTAL), None));
             let error = mounter.mount(home.full_request("w1")).await.unwrap_err();
             assert!(error.to_string().contains("the Mountpoint Pod has no stage"), "{error}");
             let waiting = home.waits_in_pod();
