@@ -1,5 +1,5 @@
-//! Access to a pod's directory: a copy of its mount through which nothing can be written, and files below it, opened by name. Enters: a
-//! directory, names that are not trusted. Leaves: open files, or an error.
+//! Access to one directory alone: a copy of its mount, above which nothing can be reached; and files below it, opened by name. Enters: a
+//! directory, names that are not trusted. Leaves: a copy, open files, or an error.
 //!
 //! The kernel opens a registered file with this process's rights, for each program that opens the bucket's file. Only a read-only mount
 //! keeps programs from a handle that writes into the pod's directory.
@@ -29,12 +29,26 @@ struct MountAttr {
 /// # Errors
 /// The directory is missing, or the kernel is older than Linux 5.12.
 pub(super) fn copy(directory: &Path) -> io::Result<OwnedFd> {
+    detached(directory, MountAttrFlags::MOUNT_ATTR_RDONLY)
+}
+
+/// A directory, opened in a detached mount of it, so that `..` stays there: without devices, programs and set-user-ID bits, but to be written.
+///
+/// # Errors
+/// An error as from [`copy`].
+pub(super) fn alone(directory: &Path) -> io::Result<OwnedFd> {
+    let mount = detached(directory, MountAttrFlags::empty())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(&mount, c".", flags, Mode::empty())?)
+}
+
+fn detached(directory: &Path, more: MountAttrFlags) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
         | OpenTreeFlags::AT_NO_AUTOMOUNT;
     let mount = rustix::mount::open_tree(CWD, directory, flags)?;
-    let set = MountAttrFlags::MOUNT_ATTR_RDONLY
+    let set = more
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;

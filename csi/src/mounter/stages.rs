@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::MountRequest;
+use super::{MountRequest, read_only};
 use crate::contract::comm::Comm;
 use crate::contract::stage;
 
@@ -115,19 +115,38 @@ impl Stages {
     }
 }
 
-/// Opens a volume's directory on the node for the user of its Mountpoint Pod, and makes it if it is missing.
+/// Opens a volume's directory on the node for the user of its Mountpoint Pod, and makes it if it is missing. The descriptor leads nowhere else:
+/// by `..` of a plain one, a process of the pod would reach the stages of other volumes, which have the same user, and the driver's root.
 ///
 /// # Errors
-/// An error of the file system; a link or a file in the directory's place.
+/// An error of the file system; a link or a file in the directory's place; a kernel older than Linux 5.12.
 pub(super) fn open_for(path: &Path, user: Uid, group: Gid) -> io::Result<OwnedFd> {
     match rustix::fs::mkdir(path, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
+        Ok(()) => close_parent(path)?,
+        Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    let directory = open(rustix::fs::CWD, path)?;
+    let directory = read_only::alone(path)?;
     rustix::fs::fchown(&directory, Some(user), Some(group))?;
     rustix::fs::fchmod(&directory, Mode::RWXU)?;
     Ok(directory)
+}
+
+/// Closes the directory of all stages to other users with the first one. One with other files is the administrator's, and stays as it is.
+fn close_parent(path: &Path) -> io::Result<()> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let parent = open(rustix::fs::CWD, parent)?;
+    let is_other = |name: &[u8]| ![&b"."[..], b".."].contains(&name) && Some(name) != name_of(path);
+    for entry in Dir::read_from(&parent)? {
+        if is_other(entry?.file_name().to_bytes()) {
+            return Ok(());
+        }
+    }
+    Ok(rustix::fs::fchmod(&parent, Mode::RWXU)?)
+}
+
+fn name_of(path: &Path) -> Option<&[u8]> {
+    Some(std::os::unix::ffi::OsStrExt::as_bytes(path.file_name()?))
 }
 
 fn open(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
@@ -166,8 +185,10 @@ fn count(stage: &OwnedFd, name: &str) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::os::unix::process::CommandExt as _;
 
     use super::*;
+    use crate::mounter::testing::{dirs, isolated, need};
 
     #[test]
     fn a_note_says_where_a_stage_is() {
@@ -203,16 +224,61 @@ mod tests {
 
     #[test]
     fn a_directory_of_the_node_belongs_to_the_pods_user_and_is_no_link() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pv-1-0");
-        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-        for _ in 0..2 {
-            open_for(&path, user, group).unwrap();
-            let found = path.metadata().unwrap();
-            assert_eq!((found.permissions().mode() & 0o7777, found.uid()), (0o700, user.as_raw()));
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        symlink(&path, folder.path().join("link")).unwrap();
-        open_for(&folder.path().join("link"), user, group).unwrap_err();
+        isolated(|| {
+            let ([stages], _folder) = dirs();
+            let path = stages.join("pv-1-0");
+            let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+            for _ in 0..2 {
+                open_for(&path, user, group).unwrap();
+                let found = path.metadata().unwrap();
+                assert_eq!((found.permissions().mode() & 0o7777, found.uid()), (0o700, user.as_raw()));
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            symlink(&path, stages.join("link")).unwrap();
+            open_for(&stages.join("link"), user, group).unwrap_err();
+        });
+    }
+
+    /// Goal: an engine that is taken over reads no other tenant's files, whose stages have its own user.
+    #[test]
+    fn a_pod_reaches_nothing_but_its_own_directory_of_the_node() {
+        isolated(|| {
+            if !need("root", rustix::process::geteuid().is_root()) {
+                return;
+            }
+            let ([stages], folder) = dirs();
+            for directory in [folder.path(), &stages] {
+                std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            std::fs::write(stages.join("of-the-administrator"), "").unwrap();
+            let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
+            let open = |name| open_for(&stages.join(name), user, group).unwrap();
+            let (ours, _other) = (open("pv-1-0"), open("other"));
+            std::fs::write(stages.join("other/secret"), "").unwrap();
+            std::os::unix::fs::chown(stages.join("other/secret"), Some(65534), Some(65534)).unwrap();
+            assert_eq!(stages.metadata().unwrap().permissions().mode() & 0o777, 0o755, "another's directory");
+            let says = |script: &str, directory: &OwnedFd| {
+                let mut shell = std::process::Command::new("sh");
+                shell.args(["-c", script]).current_dir("/").stdin(directory.try_clone().unwrap());
+                let ended = shell.uid(user.as_raw()).gid(group.as_raw()).output().unwrap();
+                (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
+            };
+            let in_place = std::fs::File::open(stages.join("pv-1-0")).unwrap().into();
+            let reads = "cat /dev/fd/0/../other/secret";
+            assert_eq!(says(reads, &in_place), (true, String::new()), "a plain descriptor leads there");
+            let (done, error) = says(reads, &ours);
+            assert!(!done && error.contains("No such file"), "{error}");
+            assert_eq!(says("echo bytes >/dev/fd/0/file && rm /dev/fd/0/file", &ours), (true, String::new()));
+        });
+    }
+
+    #[test]
+    fn the_directory_of_all_stages_is_closed_with_the_first_one() {
+        isolated(|| {
+            let ([stages], _folder) = dirs();
+            std::fs::set_permissions(&stages, std::fs::Permissions::from_mode(0o755)).unwrap();
+            open_for(&stages.join("pv-1-0"), rustix::process::geteuid(), rustix::process::getegid()).unwrap();
+            assert_eq!(stages.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        });
     }
 }
