@@ -495,7 +495,7 @@ impl Node {
         };
         env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
         env.extend(leads);
-        let stage = self.stage(request, &comm)?;
+        let stage = self.stage(request, pod)?;
         self.remember_source(request, pod, stage.as_ref())?;
         let stage = stage.filter(|it| *it != Stage::OfPod).and_then(|it| self.stages.path(&it, &comm));
         let message = MountMessage {

@@ -28,26 +28,32 @@ impl Drop for Leaving<'_> {
 }
 
 impl Node {
-    /// The stage for a new mount of a source.
+    /// The stage for a new mount of a source: the noted one while its Mountpoint Pod lives, since an earlier engine may have left files there.
     ///
     /// # Errors
-    /// `FailedPrecondition`: the volume had no `mode full` when its Mountpoint Pod was made.
-    pub(super) fn stage(&self, request: &MountRequest, comm: &Comm) -> Result<Option<Stage>> {
-        let stage = self.stages.of(request);
-        // The engine makes the stage itself, in a volume of its pod.
-        let volume =
-            stage.as_ref().and_then(|stage| self.stages.path(stage, comm)?.parent().map(Path::to_owned));
-        match volume {
-            Some(volume) if !volume.is_dir() => Err(Error::new(
-                ErrorKind::FailedPrecondition,
-                format!(
-                    "the Mountpoint Pod has no stage, because mount options of PersistentVolume {} had no 'mode full' when it was made: \
-                     delete all pods of this node that use the volume, and the next one gets a Mountpoint Pod with a stage",
-                    request.volume
-                ),
-            )),
-            _ => Ok(stage),
+    /// `FailedPrecondition`: the volume had no `mode full` when its Mountpoint Pod was made, or the noted stage can't be had any more.
+    pub(super) fn stage(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Stage>> {
+        let volume = &request.volume;
+        let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
+        let noted = self.notes.stage(pod.name).filter(|_| self.notes.uid(pod.name).as_deref() == Some(pod.uid));
+        let (noted, wanted) = (noted.as_deref().and_then(Stage::read), self.stages.of(request));
+        if let (Some(Stage::OfNode(name)), Some(Stage::OfPod)) = (&noted, &wanted) {
+            return refused(format!(
+                "files of PersistentVolume {volume} may wait in the stage {name} of this node, whose directory the driver does not know any \
+                 more: set mountpointPod.stage.hostPath of the chart as before, or delete all pods of this node that use the volume"
+            ));
         }
+        let Some(stage) = wanted.map(|wanted| noted.unwrap_or(wanted)) else { return Ok(None) };
+        // The engine makes the stage itself, in a volume of its pod.
+        let comm = self.comm(pod);
+        let of_pod = self.stages.path(&stage, &comm).and_then(|path| path.parent().map(Path::to_owned));
+        if of_pod.is_some_and(|it| !it.is_dir()) {
+            return refused(format!(
+                "the Mountpoint Pod has no stage, because mount options of PersistentVolume {volume} had no 'mode full' when it was made: \
+                 delete all pods of this node that use the volume, and the next one gets a Mountpoint Pod with a stage"
+            ));
+        }
+        Ok(Some(stage))
     }
 
     /// Waits until the bucket has what was written through a target, if that is the last one of its source. After a limit an Event says what

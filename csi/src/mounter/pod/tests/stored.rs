@@ -118,6 +118,52 @@ fn a_pod_that_is_to_end_gets_another_engine_while_files_wait_there() {
     });
 }
 
+/// Goal: an engine that follows one that died sends the files of that one, whatever the chart says meanwhile.
+#[test]
+fn the_next_engine_gets_the_stage_of_the_one_before() {
+    isolated(|| {
+        at_home(async |home| {
+            home.waits_in_pod();
+            let (first, _) = home.full(None);
+            first.mount(home.full_request("w1")).await.unwrap();
+            drop(first);
+            let directory = home.kubelet.join("stages");
+            std::fs::create_dir(&directory).unwrap();
+            home.pod.kill_engine();
+            home.pod.listen();
+            let (second, _) = home.full(Some(directory.clone()));
+            second.mount(home.full_request("w1")).await.unwrap();
+            assert!(!home.pod.messages().last().unwrap().stage, "the pod's own stage");
+            assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+            second.unmount(&home.target("w1")).await.unwrap_err();
+        });
+    });
+}
+
+#[test]
+fn a_stage_of_the_node_that_the_driver_lost_is_named() {
+    isolated(|| {
+        at_home(async |home| {
+            let directory = home.kubelet.join("stages");
+            std::fs::create_dir(&directory).unwrap();
+            let (first, _) = home.full(Some(directory.clone()));
+            first.mount(home.full_request("w1")).await.unwrap();
+            drop(first);
+            let waiting = waits_in(&directory.join("pv-1-place"));
+            home.pod.kill_engine();
+            home.pod.listen();
+            home.waits_in_pod();
+            let (second, _) = home.full(None);
+            let error = second.mount(home.full_request("w1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+            assert!(error.to_string().contains("may wait in the stage pv-1-place"), "{error}");
+            let (third, _) = home.full(Some(directory));
+            third.mount(home.full_request("w1")).await.unwrap();
+            assert!(home.pod.messages().last().unwrap().stage && waiting.exists());
+        });
+    });
+}
+
 #[test]
 fn a_stage_of_the_node_keeps_its_files_for_the_next_pod() {
     isolated(|| {
