@@ -105,6 +105,8 @@ pub struct MountpointPod {
     pub restarts: u32,
     /// Whether the container before ended by itself with a failure: no mount was given to it, or it lost its mount.
     pub gave_up: bool,
+    /// Whether a volume of the pod is a stage, whose files go with the pod.
+    pub has_stage: bool,
     /// The number of restarts when the pod was asked to unmount; `None` if it was not recorded.
     pub restarts_when_marked: Option<u32>,
     /// Whether the deletion of the pod has begun.
@@ -147,12 +149,13 @@ impl MountpointPod {
     }
 
     /// Whether a process of the pod may serve a mount that a container still reads, even without an attachment. A process that started
-    /// after the mark gets no device from the node's driver, but it gets one from the holder if the container before was killed.
+    /// after the mark gets no device from the node's driver, but it gets one from the holder if the container before was killed. A pod with a
+    /// stage may have the only copy of files: it ends when the node has seen that none are left.
     #[must_use]
     pub fn may_serve(&self) -> bool {
         let is_another =
             self.restarts_when_marked.is_some_and(|then| self.needs_unmount && self.restarts > then);
-        self.phase == Phase::Running && self.runs && !(is_another && self.gave_up)
+        self.phase == Phase::Running && (self.has_stage || (self.runs && !(is_another && self.gave_up)))
     }
 
     /// Whether the pod can take another workload.

@@ -3,7 +3,7 @@
 //!
 //! Never here: a decision about the pod (`plan.rs`).
 
-use csi::contract::pod;
+use csi::contract::{pod, stage};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 
@@ -45,6 +45,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         gave_up: mounter
             .and_then(|it| it.last_state.as_ref()?.terminated.as_ref())
             .is_some_and(|ended| ended.exit_code == FAILED),
+        has_stage: pod.spec.iter().flat_map(|it| it.volumes.iter().flatten()).any(|it| it.name == stage::VOLUME),
         restarts_when_marked: annotation(pod::RESTARTS_WHEN_MARKED).and_then(|text| text.parse().ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         ends_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
@@ -226,6 +227,23 @@ mod tests {
         assert!(!running(2, json!({"waiting": {"reason": "CrashLoopBackOff"}})).may_serve());
         assert!(!running(2, json!({"terminated": {"exitCode": 1}})).may_serve());
         assert!(read(&pod(json!({"phase": "Running"})), false, false).may_serve(), "nothing is known of it");
+    }
+
+    #[test]
+    fn a_pod_with_a_stage_is_known_after_the_caches_have_reduced_it() {
+        let has_stage = |volumes: serde_json::Value, labels: serde_json::Value| {
+            let mut pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "mp-1", "labels": labels}, "spec": {"containers": [], "volumes": volumes},
+            }))
+            .unwrap();
+            crate::prune::pod(&mut pod);
+            read(&pod, false, false).has_stage
+        };
+        let ours = || json!({pod::MOUNTED_BY_VERSION: "9.9.9"});
+        let stage = || json!([{"name": "comm", "emptyDir": {}}, {"name": "stage", "emptyDir": {"sizeLimit": "1Gi"}}]);
+        assert!(has_stage(stage(), ours()));
+        assert!(!has_stage(json!([{"name": "comm", "emptyDir": {}}]), ours()));
+        assert!(!has_stage(stage(), json!({})), "a workload may name its volumes as it likes");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use csi::contract::DRIVER;
 use csi::contract::attachment::{MOUNTED_BY_VERSION, MountpointS3PodAttachment};
 use csi::contract::pod::{CONTAINER, DRIVER_CONTAINER};
+use csi::contract::stage;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerStatus, EphemeralVolumeSource, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod, PodSecurityContext, PodSpec, PodStatus,
@@ -19,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::observed::index::may_be_ours;
 
 /// Reduces a pod to its phase, its node, and the volumes that may belong to this driver. A workload that may get a Mountpoint Pod also
-/// keeps its resources, for the share; a Mountpoint Pod the reason why it does not run; a driver's pod its image.
+/// keeps its resources, for the share; a Mountpoint Pod its stage and the reason why it does not run; a driver's pod its image.
 pub fn pod(pod: &mut Pod) {
     pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
     let is_mountpoint_pod =
@@ -31,8 +32,11 @@ pub fn pod(pod: &mut Pod) {
 }
 
 fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
-    let all = spec.volumes.unwrap_or_default().into_iter();
-    let volumes: Vec<_> = all.filter(may_be_ours).map(volume_of_pod).collect();
+    let (volumes, rest): (Vec<_>, Vec<_>) =
+        spec.volumes.unwrap_or_default().into_iter().partition(may_be_ours);
+    let volumes: Vec<_> = volumes.into_iter().map(volume_of_pod).collect();
+    let is_stage = |it: &Volume| is_mountpoint_pod && it.name == stage::VOLUME;
+    let stage = rest.into_iter().find(is_stage).map(|it| Volume { name: it.name, ..Volume::default() });
     let has_image = |it: &Container| match is_mountpoint_pod {
         true => it.name == CONTAINER,
         false => it.name == DRIVER_CONTAINER,
@@ -55,7 +59,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
         security_context: fs_group
             .map(|group| PodSecurityContext { fs_group: Some(group), ..PodSecurityContext::default() }),
         service_account_name: spec.service_account_name.filter(|_| !volumes.is_empty()),
-        volumes: (!volumes.is_empty()).then(|| shrunk(volumes)),
+        volumes: Some(shrunk(volumes.into_iter().chain(stage).collect())).filter(|it: &Vec<_>| !it.is_empty()),
         ..PodSpec::default()
     }
 }

@@ -84,7 +84,9 @@ impl Idle {
                 (due(&sources, &pods), waiting(&sources, &pods))
             };
             for (name, uid) in waiting {
-                self.send_away(&name, &uid);
+                if !self.unmounting(&name).has_files(&self.stages, &name, Some(&uid)) {
+                    self.send_away(&name, &uid);
+                }
             }
             for (name, uid) in due {
                 if !left.contains(&name) && names.insert(name.clone()) {
@@ -125,14 +127,18 @@ impl Idle {
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    fn unmount(&self, name: String, uid: Option<String>) -> impl Future<Output = Result<(), String>> + use<> {
-        let unmounting = Unmounting {
-            source: comm::source(&self.kubelet, &name),
+    fn unmounting(&self, name: &str) -> Unmounting {
+        Unmounting {
+            source: comm::source(&self.kubelet, name),
             kubelet: self.kubelet.clone(),
             notes: self.notes.clone(),
             within: self.unused_within,
             probes: self.probes.clone(),
-        };
+        }
+    }
+
+    fn unmount(&self, name: String, uid: Option<String>) -> impl Future<Output = Result<(), String>> + use<> {
+        let unmounting = self.unmounting(&name);
         let (locks, pods, stages) = (Arc::clone(&self.locks), self.pods.clone(), self.stages.clone());
         async move {
             // The unmount of a target waits for them, too, and an engine that dies meanwhile must be followed by another. Without the pod's

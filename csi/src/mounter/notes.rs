@@ -1,5 +1,5 @@
 //! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, a digest of where the data is that the source serves, and
-//! whether its keys are those of a Secret, and the place of its stage. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
+//! whether its keys are those of a Secret, and the place of its stage with the volume. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
 //! by the rest which workloads the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
 //! The files are in the driver's own directory on the node, to which no pod can write. In a pod's volume, a workload could plant a note,
@@ -41,7 +41,7 @@ impl Notes {
     }
 
     /// Remembers a Mountpoint Pod, where the data is that its source serves from now on, whether the keys are those of a Secret, and the place of
-    /// its stage; an empty word for none.
+    /// its stage and its volume; no stage is an empty word.
     ///
     /// # Errors
     /// The same as [`Self::remember`].
@@ -51,10 +51,10 @@ impl Notes {
         uid: &str,
         place: &str,
         of_secret: bool,
-        stage: &str,
+        (stage, volume): (&str, &str),
     ) -> io::Result<()> {
         let keys = if of_secret { OF_SECRET } else { "" };
-        self.write(mountpoint_pod, &format!("{uid}\n{place}\n{keys}\n{stage}"))
+        self.write(mountpoint_pod, &format!("{uid}\n{place}\n{keys}\n{stage}\n{volume}"))
     }
 
     fn write(&self, mountpoint_pod: &str, note: &str) -> io::Result<()> {
@@ -88,6 +88,15 @@ impl Notes {
     #[must_use]
     pub fn stage(&self, mountpoint_pod: &str) -> Option<String> {
         self.line(mountpoint_pod, 3)
+    }
+
+    /// The Mountpoint Pods whose source has a stage and is of this volume.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    pub fn with_stage_of(&self, volume: &str) -> io::Result<Vec<String>> {
+        let has = |name: &String| self.stage(name).is_some() && self.line(name, 4).as_deref() == Some(volume);
+        Ok(self.all()?.into_keys().filter(has).collect())
     }
 
     fn line(&self, mountpoint_pod: &str, number: usize) -> Option<String> {
@@ -207,16 +216,18 @@ mod tests {
         let notes = Notes::of(kubelet.path());
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!(notes.place("mp-1"), None, "as an older release left it");
-        notes.remember_source("mp-1", "uid-1", "here", true, "").unwrap();
+        notes.remember_source("mp-1", "uid-1", "here", true, ("", "pv-1")).unwrap();
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-1".into()), Some("here".into())));
         assert!(notes.is_of_secret("mp-1"));
         assert_eq!(notes.stage("mp-1"), None);
-        notes.remember_source("mp-1", "uid-1", "there", false, "pod").unwrap();
+        notes.remember_source("mp-1", "uid-1", "there", false, ("pod", "pv-1")).unwrap();
         assert_eq!(notes.place("mp-1").as_deref(), Some("there"));
         assert!(!notes.is_of_secret("mp-1"));
         assert_eq!(notes.stage("mp-1").as_deref(), Some("pod"));
-        notes.remember_source("mp-1", "uid-1", "there", true, "").unwrap();
+        assert_eq!(notes.with_stage_of("pv-1").unwrap(), ["mp-1"]);
+        assert!(notes.with_stage_of("pv-2").unwrap().is_empty());
+        notes.remember_source("mp-1", "uid-1", "there", true, ("", "pv-1")).unwrap();
         notes.remember("mp-1", "uid-2").unwrap();
         assert!(!notes.is_of_secret("mp-1"));
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-2".into()), None));

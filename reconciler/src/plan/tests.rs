@@ -62,6 +62,7 @@ fn pod(of: &str) -> MountpointPod {
         runs: true,
         restarts: 0,
         gave_up: false,
+        has_stage: false,
         restarts_when_marked: None,
         deleting: false,
         ends_at: None,

@@ -3,6 +3,7 @@
 //!
 //! Never here: a file of a stage.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use super::{Assigned, Node};
 use crate::contract::comm::{self, Comm};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::mountinfo::Mounts;
 use crate::mounter::stages::{Stage, Waiting};
 use crate::mounter::targets::table;
 use crate::mounter::{MountRequest, deaths};
@@ -106,8 +108,34 @@ impl Node {
                 Some((name.to_owned(), others.filter(|it| it != target).collect()))
             }
             // The engine died, and the next mount of the source has failed so far.
-            None => self.revivals.of_target(target),
+            None => match self.revivals.of_target(target) {
+                Some(known) => Some(known),
+                None => self.noted_source_of(target, &mounts)?,
+            },
         })
+    }
+
+    /// The Mountpoint Pod of a target that was mounted before this driver or the node started anew: by the notes, that of its volume with files
+    /// in a stage and without a target.
+    fn noted_source_of(&self, target: &Path, mounts: &Mounts) -> Result<Option<(String, Vec<PathBuf>)>> {
+        let of_kubelet = target.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+        let Some(volume) = of_kubelet else { return Ok(None) };
+        let names = self.notes.with_stage_of(volume);
+        let names =
+            names.map_err(|error| Error::internal(format!("reading the notes of this node: {error}")))?;
+        let is_unused = |name: &String| {
+            let source = mounts.at(&comm::source(&self.config.kubelet, name));
+            source.is_none_or(|it| mounts.references(it, &self.config.kubelet).next().is_none())
+        };
+        let has_files = |name: &String| {
+            let stage = self.notes.stage(name).as_deref().and_then(Stage::read);
+            stage.zip(self.uid_of(name)).is_some_and(|(stage, uid)| {
+                let waiting = self.stages.waiting(&stage, &Comm::on_host(&self.config.kubelet, &uid));
+                waiting.is_ok_and(|it| it.files > 0)
+            })
+        };
+        let found = names.into_iter().find(|name| is_unused(name) && has_files(name));
+        Ok(found.map(|name| (name, Vec::new())))
     }
 
     fn tell_of_waiting(&self, target: &Path, pod: &Assigned<'_>, stage: &Stage, waiting: Waiting) {

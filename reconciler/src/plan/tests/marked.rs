@@ -35,6 +35,17 @@ fn a_marked_pod_whose_container_was_killed_may_serve_again() {
     assert_eq!(effects(&with(MountpointPod { restarts: 5, gave_up: true, ..killed })), deleted());
 }
 
+/// Goal: files that the bucket lacks do not go with the pod because its mounter waited in vain for another device.
+#[test]
+fn a_marked_pod_with_a_stage_is_not_deleted_whatever_its_container_does() {
+    let with_stage = || MountpointPod { has_stage: true, ..marked(Some(3)) };
+    assert_eq!(effects(&with(MountpointPod { restarts: 9, gave_up: true, ..with_stage() })), []);
+    assert_eq!(effects(&with(MountpointPod { runs: false, ..with_stage() })), []);
+    // The node has seen that no file waits, and told the mounter to end.
+    let delete = Effect::DeletePod(version("mp", "uid-gone", "7"));
+    assert_eq!(effects(&with(MountpointPod { phase: Phase::Succeeded, ..with_stage() })), [delete]);
+}
+
 #[test]
 fn a_marked_pod_whose_container_does_not_run_is_deleted() {
     // CrashLoopBackOff: the phase is Running.

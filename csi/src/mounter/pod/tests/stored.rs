@@ -91,6 +91,31 @@ fn files_of_a_dead_engine_that_is_not_replaced_keep_the_workload() {
     });
 }
 
+/// Goal: files that wait survive a restart of the node, after which nothing is mounted and the driver's memory is gone.
+#[test]
+fn a_workload_whose_mount_went_with_the_node_stays_until_its_files_are_stored() {
+    isolated(|| {
+        at_home(async |home| {
+            let waiting = home.waits_in_pod();
+            let (first, _) = home.full(None);
+            first.mount(home.full_request("w1")).await.unwrap();
+            drop(first);
+            home.pod.kill_engine();
+            for point in [home.target("w1"), home.source()] {
+                sys::unmount(&point, sys::Busy::Detach).unwrap();
+            }
+            let (second, _notices) = home.full(None);
+            let error = second.unmount(&home.target("w1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.to_string().contains("1 file with 5 bytes waits"), "{error}");
+            assert!(home.target("w1").exists());
+            std::fs::remove_file(waiting).unwrap();
+            second.unmount(&home.target("w1")).await.unwrap();
+            assert!(!home.target("w1").exists());
+        });
+    });
+}
+
 #[test]
 fn a_pod_that_is_to_end_gets_another_engine_while_files_wait_there() {
     isolated(|| {
