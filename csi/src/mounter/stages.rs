@@ -127,7 +127,15 @@ pub(super) fn open_for(path: &Path, user: Uid, group: Gid) -> io::Result<OwnedFd
         Err(error) => return Err(error.into()),
     }
     let directory = read_only::alone(path)?;
-    rustix::fs::fchown(&directory, Some(user), Some(group))?;
+    let owner = Uid::from_raw(rustix::fs::fstat(&directory)?.st_uid);
+    // Only an empty one of this driver is given away, from this call or from one that was cut short: another may have an engine.
+    if owner != user && owner == rustix::process::geteuid() && is_empty(&directory)? {
+        rustix::fs::fchown(&directory, Some(user), Some(group))?;
+    } else if owner != user {
+        return Err(io::Error::other(format!(
+            "it belongs to user {owner}, but the Mountpoint Pod runs as user {user}: give it to that user (chown -R) once no engine has it"
+        )));
+    }
     rustix::fs::fchmod(&directory, Mode::RWXU)?;
     Ok(directory)
 }
@@ -136,13 +144,25 @@ pub(super) fn open_for(path: &Path, user: Uid, group: Gid) -> io::Result<OwnedFd
 fn close_parent(path: &Path) -> io::Result<()> {
     let Some(parent) = path.parent() else { return Ok(()) };
     let parent = open(rustix::fs::CWD, parent)?;
-    let is_other = |name: &[u8]| ![&b"."[..], b".."].contains(&name) && Some(name) != name_of(path);
-    for entry in Dir::read_from(&parent)? {
-        if is_other(entry?.file_name().to_bytes()) {
-            return Ok(());
+    match has_other(&parent, name_of(path))? {
+        true => Ok(()),
+        false => Ok(rustix::fs::fchmod(&parent, Mode::RWXU)?),
+    }
+}
+
+fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
+    Ok(!has_other(directory, None)?)
+}
+
+/// Whether a directory has an entry of another name.
+fn has_other(directory: &OwnedFd, than: Option<&[u8]>) -> io::Result<bool> {
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_bytes().to_owned();
+        if ![&b"."[..], b".."].contains(&&*name) && Some(&*name) != than {
+            return Ok(true);
         }
     }
-    Ok(rustix::fs::fchmod(&parent, Mode::RWXU)?)
+    Ok(false)
 }
 
 fn name_of(path: &Path) -> Option<&[u8]> {
@@ -269,6 +289,26 @@ mod tests {
             let (done, error) = says(reads, &ours);
             assert!(!done && error.contains("No such file"), "{error}");
             assert_eq!(says("echo bytes >/dev/fd/0/file && rm /dev/fd/0/file", &ours), (true, String::new()));
+        });
+    }
+
+    #[test]
+    fn a_directory_of_another_user_or_with_files_is_not_given_away() {
+        isolated(|| {
+            if !need("root", rustix::process::geteuid().is_root()) {
+                return;
+            }
+            let ([stages], _folder) = dirs();
+            let path = stages.join("pv-1-0");
+            let open = |user| open_for(&path, Uid::from_raw(user), Gid::from_raw(user)).map(drop);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("file"), "").unwrap();
+            open(1000).unwrap_err();
+            std::fs::remove_file(path.join("file")).unwrap();
+            open(1000).unwrap();
+            let error = open(2000).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 1000, but the Mountpoint Pod runs as user 2000"), "{error}");
+            assert_eq!(path.metadata().unwrap().uid(), 1000);
         });
     }
 
