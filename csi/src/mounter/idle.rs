@@ -181,13 +181,19 @@ pub(super) struct Unmounting {
 }
 
 impl Unmounting {
-    /// Whether files wait in a stage that goes with the pod.
+    /// Whether files wait in a stage that goes with the pod. One that can't be read may have some.
     fn has_files(&self, stages: &Stages, name: &str, uid: Option<&str>) -> bool {
         let uid = uid.map(str::to_owned).or_else(|| self.notes.uid(name));
         let is_of_pod = self.notes.stage(name).as_deref().and_then(Stage::read) == Some(Stage::OfPod);
         uid.filter(|_| is_of_pod).is_some_and(|uid| {
             let waiting = stages.waiting(&Stage::OfPod, &Comm::on_host(&self.kubelet, &uid));
-            waiting.is_ok_and(|it| it.files > 0)
+            waiting.map_or_else(
+                |error| {
+                    tracing::warn!("the stage of Mountpoint Pod {name} can't be read, and its pod stays: {error}");
+                    true
+                },
+                |it| it.files > 0,
+            )
         })
     }
 

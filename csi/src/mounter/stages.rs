@@ -109,8 +109,8 @@ impl Stages {
         let Some(path) = self.path(stage, comm) else { return Ok(Waiting::default()) };
         let Some(directory) = there(open(rustix::fs::CWD, &path))? else { return Ok(Waiting::default()) };
         let (files, bytes) = count(&directory, WAITING)?;
-        // Each kept file has a note beside it.
-        let (kept, _) = count(&directory, KEPT)?;
+        // Each kept file has a note beside it. They are only told, and wait for nobody.
+        let (kept, _) = count(&directory, KEPT).unwrap_or_default();
         Ok(Waiting { files, bytes, kept: kept.div_ceil(2) })
     }
 }
@@ -239,6 +239,9 @@ mod tests {
         assert_eq!(stages.waiting(&Stage::OfPod, &comm).unwrap(), Waiting { files: 2, bytes: 8, kept: 1 });
         std::fs::remove_dir_all(stage.join("kept")).unwrap();
         symlink("files", stage.join("kept")).unwrap();
+        assert_eq!(stages.waiting(&Stage::OfPod, &comm).unwrap(), Waiting { files: 2, bytes: 8, kept: 0 });
+        std::fs::rename(stage.join("files"), stage.join("moved")).unwrap();
+        symlink("moved", stage.join("files")).unwrap();
         stages.waiting(&Stage::OfPod, &comm).unwrap_err();
     }
 

@@ -76,22 +76,24 @@ impl Node {
         let comm = Comm::on_host(&self.config.kubelet, &uid);
         let deadline = Instant::now() + self.config.stored_within;
         let waiting = loop {
-            let waiting = self.stages.waiting(&stage, &comm).map_err(|error| {
-                Error::internal(format!(
-                    "looking for files that wait in the stage of Mountpoint Pod {name}: {error}"
-                ))
-            })?;
-            if waiting.files == 0 || Instant::now() >= deadline {
+            let waiting = self.stages.waiting(&stage, &comm);
+            if waiting.as_ref().is_ok_and(|it| it.files == 0) || Instant::now() >= deadline {
                 break waiting;
             }
             tokio::time::sleep(AGAIN).await;
         };
         let pod = Assigned { name: &name, uid: &uid };
-        self.tell_of_waiting(target, &pod, &stage, waiting);
-        match (&stage, waiting.files) {
-            (Stage::OfPod, 1..) => Err(Error::new(
+        let (has_files, what) = match &waiting {
+            Ok(waiting) => (waiting.files > 0, in_words(*waiting)),
+            Err(error) => (true, format!("its stage can't be read ({error}), and files may wait there")),
+        };
+        if !matches!(waiting, Ok(Waiting { files: 0, kept: 0, .. })) {
+            self.tell_of_waiting(target, &pod, &stage, (has_files, &what));
+        }
+        match &stage {
+            Stage::OfPod if has_files => Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{}, and Mountpoint Pod {name} is needed until then", in_words(waiting)),
+                format!("{what}, and Mountpoint Pod {name} is needed until then"),
             )),
             _ => Ok(Some(leaving)),
         }
@@ -131,29 +133,35 @@ impl Node {
             let stage = self.notes.stage(name).as_deref().and_then(Stage::read);
             stage.zip(self.uid_of(name)).is_some_and(|(stage, uid)| {
                 let waiting = self.stages.waiting(&stage, &Comm::on_host(&self.config.kubelet, &uid));
-                waiting.is_ok_and(|it| it.files > 0)
+                !waiting.is_ok_and(|it| it.files == 0)
             })
         };
         let found = names.into_iter().find(|name| is_unused(name) && has_files(name));
         Ok(found.map(|name| (name, Vec::new())))
     }
 
-    fn tell_of_waiting(&self, target: &Path, pod: &Assigned<'_>, stage: &Stage, waiting: Waiting) {
+    fn tell_of_waiting(
+        &self,
+        target: &Path,
+        pod: &Assigned<'_>,
+        stage: &Stage,
+        (has_files, what): (bool, &str),
+    ) {
         let served = self.revivals.of(pod.name);
         let workload = served.as_ref().and_then(|it| it.targets.get(target)?.workload.as_ref());
         let volume = served.as_ref().map_or("", |it| &it.request.volume);
-        let (what, pod, namespace) = (in_words(waiting), pod.name, &self.config.namespace);
+        let (pod, namespace) = (pod.name, &self.config.namespace);
         let log = format!("'kubectl -n {namespace} logs {pod}' says why");
-        let why = match (stage, waiting) {
-            (_, Waiting { files: 0, kept: 0, .. }) | (Stage::OfNode(_), Waiting { files: 0, .. }) => return,
-            (Stage::OfPod, Waiting { files: 0, .. }) => {
+        let why = match (stage, has_files) {
+            (Stage::OfNode(_), false) => return,
+            (Stage::OfPod, false) => {
                 format!("PersistentVolume {volume}: {what}. That goes with Mountpoint Pod {pod}; {log}")
             }
-            (Stage::OfPod, _) => format!(
+            (Stage::OfPod, true) => format!(
                 "PersistentVolume {volume}: {what}. This pod stays until the bucket has all; {log}. Deleting Mountpoint Pod {pod} gives the rest \
                  up"
             ),
-            (Stage::OfNode(name), _) => format!(
+            (Stage::OfNode(name), true) => format!(
                 "PersistentVolume {volume}: {what}. That stays on this node, in the stage {name}, until a pod uses the volume here; {log}"
             ),
         };

@@ -208,3 +208,28 @@ fn a_stage_of_the_node_keeps_its_files_for_the_next_pod() {
         });
     });
 }
+
+#[test]
+fn a_stage_that_can_not_be_read_is_told_and_a_nodes_stage_lets_go() {
+    isolated(|| {
+        at_home(async |home| {
+            let directory = home.kubelet.join("stages");
+            std::fs::create_dir(&directory).unwrap();
+            let of_pod = home.waits_in_pod();
+            for (stages, files) in [(Some(directory.clone()), directory.join("pv-1-place/files")), (None, of_pod)] {
+                let (mounter, mut notices) = home.full(stages.clone());
+                mounter.mount(home.full_request("w1")).await.unwrap();
+                let files = if stages.is_some() { files } else { files.parent().unwrap().to_owned() };
+                let _ = std::fs::remove_dir_all(&files);
+                std::fs::write(&files, "no directory").unwrap();
+                let left = mounter.unmount(&home.target("w1")).await;
+                assert_eq!(left.map_err(|it| it.kind).err(), stages.is_none().then_some(ErrorKind::Unavailable));
+                let note = notices.recv().await.unwrap().note;
+                assert!(note.contains("can't be read") && note.contains("files may wait there"), "{note}");
+                let gone = mounter.node.notes.forget("mp-1");
+                gone.and_then(|()| sys::unmount(&home.source(), sys::Busy::Detach)).unwrap();
+                home.pod.listen();
+            }
+        });
+    });
+}
