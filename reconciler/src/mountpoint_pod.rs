@@ -45,7 +45,11 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         gave_up: mounter
             .and_then(|it| it.last_state.as_ref()?.terminated.as_ref())
             .is_some_and(|ended| ended.exit_code == FAILED),
-        has_stage: pod.spec.iter().flat_map(|it| it.volumes.iter().flatten()).any(|it| it.name == stage::VOLUME),
+        has_stage: pod
+            .spec
+            .iter()
+            .flat_map(|it| it.volumes.iter().flatten())
+            .any(|it| it.name == stage::VOLUME),
         restarts_when_marked: annotation(pod::RESTARTS_WHEN_MARKED).and_then(|text| text.parse().ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         ends_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
@@ -240,7 +244,8 @@ mod tests {
             read(&pod, false, false).has_stage
         };
         let ours = || json!({pod::MOUNTED_BY_VERSION: "9.9.9"});
-        let stage = || json!([{"name": "comm", "emptyDir": {}}, {"name": "stage", "emptyDir": {"sizeLimit": "1Gi"}}]);
+        let stage =
+            || json!([{"name": "comm", "emptyDir": {}}, {"name": "stage", "emptyDir": {"sizeLimit": "1Gi"}}]);
         assert!(has_stage(stage(), ours()));
         assert!(!has_stage(json!([{"name": "comm", "emptyDir": {}}]), ours()));
         assert!(!has_stage(stage(), json!({})), "a workload may name its volumes as it likes");

@@ -59,7 +59,8 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
         security_context: fs_group
             .map(|group| PodSecurityContext { fs_group: Some(group), ..PodSecurityContext::default() }),
         service_account_name: spec.service_account_name.filter(|_| !volumes.is_empty()),
-        volumes: Some(shrunk(volumes.into_iter().chain(stage).collect())).filter(|it: &Vec<_>| !it.is_empty()),
+        volumes: Some(shrunk(volumes.into_iter().chain(stage).collect()))
+            .filter(|it: &Vec<_>| !it.is_empty()),
         ..PodSpec::default()
     }
 }

@@ -74,7 +74,8 @@ fn the_identity_is_the_workloads_account_and_its_annotated_role() {
 fn a_volume_with_mode_full_is_refused_unless_the_chart_allows_it() {
     let cluster = cluster();
     let refused = |options: Value, stages: bool| {
-        cluster.edit("persistentvolumes", "", "pv", |volume| volume["spec"]["mountOptions"] = options.clone());
+        cluster
+            .edit("persistentvolumes", "", "pv", |volume| volume["spec"]["mountOptions"] = options.clone());
         wants(&Cache { stages, agent: true, ..cluster.cache() }, "pv").settings.err()
     };
     let why = refused(json!(["mode full"]), false).unwrap();

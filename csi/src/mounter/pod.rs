@@ -541,7 +541,13 @@ impl Node {
         stage: Option<&Stage>,
     ) -> Result<()> {
         let (place, stage) = (&request.place, stage.map(Stage::to_string).unwrap_or_default());
-        let noted = self.notes.remember_source(pod.name, pod.uid, place, request.of_secret, (&stage, &request.volume));
+        let noted = self.notes.remember_source(
+            pod.name,
+            pod.uid,
+            place,
+            request.of_secret,
+            (&stage, &request.volume),
+        );
         noted.map_err(|error| unnoted(pod, &error))
     }
 

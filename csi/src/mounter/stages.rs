@@ -310,7 +310,10 @@ mod tests {
             std::fs::remove_file(path.join("file")).unwrap();
             open(1000).unwrap();
             let error = open(2000).unwrap_err().to_string();
-            assert!(error.contains("belongs to user 1000, but the Mountpoint Pod runs as user 2000"), "{error}");
+            assert!(
+                error.contains("belongs to user 1000, but the Mountpoint Pod runs as user 2000"),
+                "{error}"
+            );
             assert_eq!(path.metadata().unwrap().uid(), 1000);
         });
     }

@@ -3,6 +3,7 @@
 //!
 //! Never here: a file of a stage.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +38,8 @@ impl Node {
     pub(super) fn stage(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Stage>> {
         let volume = &request.volume;
         let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
-        let noted = self.notes.stage(pod.name).filter(|_| self.notes.uid(pod.name).as_deref() == Some(pod.uid));
+        let noted =
+            self.notes.stage(pod.name).filter(|_| self.notes.uid(pod.name).as_deref() == Some(pod.uid));
         let (noted, wanted) = (noted.as_deref().and_then(Stage::read), self.stages.of(request));
         if let (Some(Stage::OfNode(name)), Some(Stage::OfPod)) = (&noted, &wanted) {
             return refused(format!(
@@ -64,14 +66,13 @@ impl Node {
     ///
     /// # Errors
     /// `Unavailable`: files wait in a stage that goes with its Mountpoint Pod.
-    pub(super) async fn stored<'a>(&'a self, target: &'a Path) -> Result<Option<Leaving<'a>>> {
-        let Some((name, others)) = self.source_of(target)? else { return Ok(None) };
+    pub(super) async fn stored<'a>(&'a self, target: &'a Path) -> Result<Leaving<'a>> {
+        let (leaving, seen) = self.leave(target);
+        let Some((name, others)) = self.source_of(target)? else { return Ok(leaving) };
         let stage = self.notes.stage(&name).as_deref().and_then(Stage::read);
-        let Some((stage, uid)) = stage.zip(self.uid_of(&name)) else { return Ok(None) };
-        self.leaving.lock().insert(target.to_owned());
-        let leaving = Leaving(self, target);
-        if others.iter().any(|it| !self.leaving.lock().contains(it)) {
-            return Ok(Some(leaving));
+        let Some((stage, uid)) = stage.zip(self.uid_of(&name)) else { return Ok(leaving) };
+        if others.iter().any(|it| !seen.contains(it)) {
+            return Ok(leaving);
         }
         let comm = Comm::on_host(&self.config.kubelet, &uid);
         let deadline = Instant::now() + self.config.stored_within;
@@ -95,8 +96,16 @@ impl Node {
                 ErrorKind::Unavailable,
                 format!("{what}, and Mountpoint Pod {name} is needed until then"),
             )),
-            _ => Ok(Some(leaving)),
+            _ => Ok(leaving),
         }
+    }
+
+    /// Begins to take a target away. The targets that leave now, from before the table of mounts is read: one that is gone from the set later
+    /// may still be in the table, and one that joins it sees this target.
+    pub(super) fn leave<'a>(&'a self, target: &'a Path) -> (Leaving<'a>, BTreeSet<PathBuf>) {
+        let mut all = self.leaving.lock();
+        all.insert(target.to_owned());
+        (Leaving(self, target), all.clone())
     }
 
     /// The Mountpoint Pod of a target, and the other targets of the same source.

@@ -74,6 +74,29 @@ fn the_last_workload_stays_until_the_bucket_has_the_files_of_its_pod() {
     });
 }
 
+/// Goal: of the last two targets at least one waits, in whatever order their unmounts run.
+#[test]
+fn of_the_last_two_targets_the_one_that_began_later_waits() {
+    isolated(|| {
+        at_home(async |home| {
+            home.waits_in_pod();
+            let (mounter, _notices) = home.full(None);
+            for workload in ["w1", "w2"] {
+                mounter.mount(home.full_request(workload)).await.unwrap();
+            }
+            let (first, second) = (home.target("w1"), home.target("w2"));
+            // The first has begun, and is not taken away yet.
+            let leaving = mounter.node.stored(&first).await.unwrap();
+            let error = mounter.unmount(&second).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            // The first goes away between the look of the second at the set and its look at the table.
+            let (_leaving, seen) = mounter.node.leave(&second);
+            drop(leaving);
+            assert!(seen.contains(&first));
+        });
+    });
+}
+
 #[test]
 fn files_of_a_dead_engine_that_is_not_replaced_keep_the_workload() {
     isolated(|| {
@@ -216,14 +239,19 @@ fn a_stage_that_can_not_be_read_is_told_and_a_nodes_stage_lets_go() {
             let directory = home.kubelet.join("stages");
             std::fs::create_dir(&directory).unwrap();
             let of_pod = home.waits_in_pod();
-            for (stages, files) in [(Some(directory.clone()), directory.join("pv-1-place/files")), (None, of_pod)] {
+            for (stages, files) in
+                [(Some(directory.clone()), directory.join("pv-1-place/files")), (None, of_pod)]
+            {
                 let (mounter, mut notices) = home.full(stages.clone());
                 mounter.mount(home.full_request("w1")).await.unwrap();
                 let files = if stages.is_some() { files } else { files.parent().unwrap().to_owned() };
                 let _ = std::fs::remove_dir_all(&files);
                 std::fs::write(&files, "no directory").unwrap();
                 let left = mounter.unmount(&home.target("w1")).await;
-                assert_eq!(left.map_err(|it| it.kind).err(), stages.is_none().then_some(ErrorKind::Unavailable));
+                assert_eq!(
+                    left.map_err(|it| it.kind).err(),
+                    stages.is_none().then_some(ErrorKind::Unavailable)
+                );
                 let note = notices.recv().await.unwrap().note;
                 assert!(note.contains("can't be read") && note.contains("files may wait there"), "{note}");
                 let gone = mounter.node.notes.forget("mp-1");
