@@ -189,7 +189,7 @@ impl Unmounting {
             let waiting = stages.waiting(&Stage::OfPod, &Comm::on_host(&self.kubelet, &uid));
             waiting.map_or_else(
                 |error| {
-                    tracing::warn!(
+                    tracing::debug!(
                         "the stage of Mountpoint Pod {name} can't be read, and its pod stays: {error}"
                     );
                     true
