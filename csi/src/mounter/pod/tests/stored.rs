@@ -116,7 +116,7 @@ fn files_of_a_dead_engine_that_is_not_replaced_keep_the_workload() {
 
 /// Goal: files that wait survive a restart of the node, after which nothing is mounted and the driver's memory is gone.
 #[test]
-fn a_workload_whose_mount_went_with_the_node_stays_until_its_files_are_stored() {
+fn a_workload_whose_mount_went_with_the_node_stays_until_all_is_stored() {
     isolated(|| {
         at_home(async |home| {
             let waiting = home.waits_in_pod();
