@@ -22,7 +22,7 @@ use super::request_buffer::RequestBuffer;
 use super::ring::{self, Rings};
 use crate::fs::Backings;
 use crate::metrics::Metrics;
-use crate::outlive::{Agreed, Greeting, Journal, Refused};
+use crate::outlive::{Agreed, Greeting, Journal, Refused, Wished};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
@@ -86,7 +86,8 @@ pub(super) fn greet<O: Operations>(
         for capability in capability::missing(flags) {
             tracing::debug!("the kernel has no {capability}");
         }
-        let may = options.passthrough && (backing::is_allowed() || options.registrar.is_some());
+        let wished = wished(options);
+        let may = wished.passthrough;
         let passthrough = may && capability::has_passthrough(flags);
         if may && !passthrough {
             tracing::info!(
@@ -104,14 +105,20 @@ pub(super) fn greet<O: Operations>(
         tell_resized(&device, &ops);
         // The rings come before the answer: after it, the kernel holds requests back until it has the rings.
         let rings = rings(flags, (*device).as_fd());
-        let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
+        let besides = Besides { mapped_direct: wished.mapped_direct, passthrough, ring: rings.is_some() };
         if let Some(journal) = &journal {
             if !capability::can_resend(flags) {
                 tracing::warn!(
                     "the kernel can't send requests again (it needs Linux 6.9): the mount ends with this process"
                 );
             }
-            journal.agree(Agreed { greeting: Greeting::Answering, passthrough, ..journal.agreed() })?;
+            let wished = Some(wished);
+            journal.agree(Agreed {
+                greeting: Greeting::Answering,
+                passthrough,
+                wished,
+                ..journal.agreed()
+            })?;
         }
         device.reply(unique, 0, [&init_out(flags, max_readahead, besides)[..]])?;
         if let Some(journal) = &journal {
@@ -121,6 +128,12 @@ pub(super) fn greet<O: Operations>(
         let channel = Channel::new(device, inboxes, ops, only(options), metrics, runtime, journal);
         return Ok(Greeted { channel: Arc::new(channel), rings });
     }
+}
+
+/// The wish of these flags for the answer to INIT.
+fn wished(options: &MountOptions) -> Wished {
+    let passthrough = options.passthrough && (backing::is_allowed() || options.registrar.is_some());
+    Wished { mapped_direct: options.reads_direct, passthrough }
 }
 
 /// The only user besides root whose requests are served; `None` if all users' requests are.
@@ -171,6 +184,17 @@ fn known<O: Operations>(
     tell_resized(&device, &ops);
     let agreed = Agreed { greeting: Greeting::Done, ..journal.agreed() };
     journal.agree(agreed)?;
+    let now = wished(options);
+    if let Some(before) = agreed.wished.filter(|before| *before != now) {
+        tracing::warn!(
+            "other flags than at the mount: what the kernel agreed to then stays until the bucket is mounted anew \
+             (files past the page cache can be mapped: {}, now {}; the kernel reads cached files: {}, now {})",
+            before.mapped_direct,
+            now.mapped_direct,
+            before.passthrough,
+            now.passthrough
+        );
+    }
     if agreed.passthrough {
         ops.allow_passthrough(backings_of(&device, options));
     } else if options.passthrough {

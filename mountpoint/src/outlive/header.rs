@@ -18,6 +18,11 @@ pub(super) const IDENTITY_AT: u64 = 2048;
 /// The end of the page.
 pub(super) const PAGE: u64 = 4096;
 
+/// Bits of the byte that tells what was wished. Earlier releases left it 0.
+const IS_NOTED: u8 = 1;
+const MAPPED_DIRECT: u8 = 2;
+const PASSTHROUGH: u8 = 4;
+
 /// The most repeated requests whose repetitions the header counts; beyond it the oldest is dropped.
 pub(super) const AGAIN_MAX: usize = 32;
 
@@ -46,6 +51,17 @@ pub struct Agreed {
     /// The number of the file system, from Linux 6.17 on; 0 if it is unknown.
     pub connection: u64,
     /// Whether the kernel may read files of the disk cache by itself.
+    pub passthrough: bool,
+    /// The wish of the engine that answered INIT; `None` if it was of a release that did not note it.
+    pub wished: Option<Wished>,
+}
+
+/// The part of INIT's answer that the mount's flags decide. The kernel may offer less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wished {
+    /// Whether files that are read past the page cache can be mapped.
+    pub mapped_direct: bool,
+    /// Whether the kernel reads and writes files by itself.
     pub passthrough: bool,
 }
 
@@ -95,7 +111,10 @@ pub(super) fn encode_agreed(agreed: Agreed) -> Vec<u8> {
         Greeting::Ended => 3,
     };
     let mut body = agreed.connection.to_le_bytes().to_vec();
-    body.extend([greeting, agreed.passthrough.into(), 0, 0, 0, 0, 0, 0]);
+    let wished = agreed.wished.map_or(0, |wished| {
+        IS_NOTED | u8::from(wished.mapped_direct) * MAPPED_DIRECT | u8::from(wished.passthrough) * PASSTHROUGH
+    });
+    body.extend([greeting, agreed.passthrough.into(), wished, 0, 0, 0, 0, 0]);
     summed(&body)
 }
 
@@ -108,7 +127,11 @@ pub(super) fn decode_agreed(page: &[u8]) -> Option<Agreed> {
         3 => Greeting::Ended,
         _ => return None,
     };
-    Some(Agreed { greeting, connection: word(body, 0)?, passthrough: body[9] == 1 })
+    let wished = (body[10] & IS_NOTED != 0).then_some(Wished {
+        mapped_direct: body[10] & MAPPED_DIRECT != 0,
+        passthrough: body[10] & PASSTHROUGH != 0,
+    });
+    Some(Agreed { greeting, connection: word(body, 0)?, passthrough: body[9] == 1, wished })
 }
 
 pub(super) fn encode_again(again: &[(u64, u32, u64)]) -> Vec<u8> {
@@ -196,7 +219,12 @@ mod tests {
         let mut page = vec![0; PAGE as usize];
         let (marks, agreed) = (
             Marks { inodes: 70_000, handles: 5 },
-            Agreed { greeting: Greeting::Answering, connection: 44, passthrough: true },
+            Agreed {
+                greeting: Greeting::Answering,
+                connection: 44,
+                passthrough: true,
+                wished: Some(Wished { mapped_direct: false, passthrough: true }),
+            },
         );
         let identity = Identity {
             bucket: "b".into(),

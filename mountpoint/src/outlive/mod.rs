@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
-pub use header::{Agreed, Greeting, Identity, Marks};
+pub use header::{Agreed, Greeting, Identity, Marks, Wished};
 pub use record::{Directory, File, Listing, Place, Record, Standing};
 pub use restored::Restored;
 

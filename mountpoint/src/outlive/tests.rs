@@ -41,7 +41,7 @@ fn records(restored: Restored) -> BTreeMap<Subject, Record> {
 fn what_was_recorded_outlives_its_engine_and_a_second_engine_is_refused() {
     let journal = a_journal();
     let marks = (journal.raise(Mark::Inodes, 2), journal.raise(Mark::Handles, 1));
-    let agreed = Agreed { greeting: Greeting::Done, connection: 44, passthrough: true };
+    let agreed = Agreed { greeting: Greeting::Done, connection: 44, passthrough: true, wished: None };
     journal.agree(agreed).unwrap();
     for record in [a_directory(7, 1, "d"), a_file(1), listing(2, [(0, ""), (0, "")])] {
         journal.record(&record);

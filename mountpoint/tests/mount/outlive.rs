@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
 use crate::common::front::Front;
-use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until};
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need, need_tool, until};
 
 /// Kills of one test. `MOUNT_S3_KILLS` names another number, for a longer look by hand.
 const KILLS: usize = 50;
@@ -163,6 +163,74 @@ fn kills_under_readers(options: &[&str]) {
     assert_eq!(holder.wait().code(), Some(0));
     let complaints = holder.log().lines().filter(|line| line.contains(" ERROR ")).count();
     assert_eq!(complaints, 0);
+}
+
+/// Programs that read in rounds while engines are killed: fio compares the checksum in each block.
+#[test]
+fn fio_verifies_a_file_across_killed_engines() {
+    if !need_tool("fio") {
+        return;
+    }
+    let Some(mut holder) = Holder::new(&["--read-mode", "buffered"]) else { return };
+    let folder = holder.folder.path().to_owned();
+    let fio = |file: &Path, options: &[&str]| {
+        let mut fio = Command::new("fio");
+        fio.args(["--name=v", "--size=4m", "--bs=4k", "--verify=crc32c", "--verify_state_save=0"]);
+        fio.arg(format!("--filename={}", file.display())).args(options).current_dir(&folder);
+        fio.output().unwrap()
+    };
+    let local = folder.join("fio");
+    assert!(fio(&local, &["--rw=write", "--do_verify=0"]).status.success());
+    let mut bytes = fs::read(&local).unwrap();
+    holder.store.plant("fio", &bytes);
+    bytes[3_000_000] ^= 1;
+    fs::write(&local, &bytes).unwrap();
+    const READS: [&str; 3] = ["--readonly", "--rw=randread", "--verify_fatal=1"];
+    assert!(!fio(&local, &READS).status.success(), "fio must find a wrong bit");
+    holder.start();
+    const FIO: &str = "
+import subprocess
+rounds = 0
+while not os.path.exists(f'{local}/stop'):
+    ended = subprocess.run(['fio', '--name=v', '--size=4m', '--bs=4k', '--verify=crc32c', '--verify_state_save=0',
+        f'--filename={mount}/fio', *arguments], cwd=local, stdout=subprocess.DEVNULL)
+    assert ended.returncode == 0, ended
+    rounds += 1
+    tells(f'round-{arguments[-1]}-{rounds}')
+print(rounds, 'rounds')
+";
+    let ways = ["--direct=0", "--direct=1"];
+    let programs = ways.map(|way| holder.program(FIO, &[&READS[..], &[way]].concat()));
+    for turn in 1..=10 {
+        // A kill after the end of a round falls into the next one, which reads for longer than this.
+        until("fio reads", || ways.iter().all(|way| folder.join(format!("round-{way}-{turn}")).exists()));
+        std::thread::sleep(BETWEEN);
+        holder.kill();
+        holder.start();
+    }
+    fs::write(folder.join("stop"), b"").unwrap();
+    for program in programs {
+        let said = program.output();
+        assert!(said.contains("rounds"), "{said}");
+    }
+}
+
+#[test]
+fn other_flags_than_at_the_mount_are_a_warning_and_the_mount_goes_on() {
+    let Some(mut holder) = Holder::new(&["--read-mode", "buffered"]) else { return };
+    holder.store.put("file", "1");
+    holder.start();
+    let same = holder.setup.options.clone();
+    for (mode, warnings) in [("buffered", 0), ("direct", 1), ("buffered", 1)] {
+        holder.kill();
+        holder.setup.options = same.iter().map(|it| it.replace("buffered", mode)).collect();
+        holder.start();
+        assert_eq!(holder.runs("print(open(f'{mount}/file').read())"), "1\n");
+        let log = holder.log();
+        let told = log.lines().filter(|line| line.contains("other flags than at the mount")).count();
+        assert_eq!(told, warnings, "after {mode}: {log}");
+    }
+    assert!(holder.log().lines().any(|line| line.contains(" WARN ") && line.contains("other flags than")));
 }
 
 /// Removes a bind mount.
