@@ -227,7 +227,7 @@ impl Config {
                 ttl: args.cache.ttl(),
                 // The flag is required, because each lookup of a missing name costs one more request.
                 folder_marks: args.mount.directory_markers,
-                unasked: args.staging.unasked(),
+                unasked: args.staging.unasked(args.cache.asks_for_absent()),
                 ..inode::Config::default()
             },
             kept: match args.mount.keep_metadata || args.mount.xattrs {

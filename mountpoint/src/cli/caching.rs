@@ -93,6 +93,12 @@ impl CacheOptions {
             (Some(found), missing) => Ttl::For { found, missing: missing.unwrap_or_default() },
         }
     }
+
+    /// Whether a flag wants each absent name asked for, also in full mode.
+    pub(crate) fn asks_for_absent(&self) -> bool {
+        let named = [self.metadata_ttl, self.negative_metadata_ttl];
+        named.into_iter().flatten().any(|ttl| matches!(ttl, TtlArg::Minimal | TtlArg::Seconds(0)))
+    }
 }
 
 fn parse_ttl(text: &str) -> Result<TtlArg, String> {
@@ -127,6 +133,9 @@ mod tests {
         assert_eq!(named.cache.ttl(), Ttl::Minimal);
         let split = parse(&["--metadata-ttl", "60", "--negative-metadata-ttl", "0"]).unwrap();
         assert_eq!(split.cache.ttl(), Ttl::For { found: minute, missing: Duration::ZERO });
+        assert!(named.cache.asks_for_absent() && split.cache.asks_for_absent());
+        let minute_named = parse(&["--metadata-ttl", "60"]).unwrap();
+        assert!(!parse(&[]).unwrap().cache.asks_for_absent() && !minute_named.cache.asks_for_absent());
         let years = parse(&["--metadata-ttl", "3153600000"]).unwrap();
         assert_eq!(years.cache.ttl(), Ttl::For { found: TTL_MAX, missing: TTL_MAX });
     }

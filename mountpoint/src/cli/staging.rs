@@ -68,10 +68,10 @@ impl StagingOptions {
     }
 
     /// How long names count as absent without a question: what another host closed shows at the next open here where close waits for the
-    /// bucket, except in directories made here.
-    pub(crate) fn unasked(&self) -> Unasked {
+    /// bucket, except in directories made here. `asks`: whether a flag wants each absent name asked for.
+    pub(crate) fn unasked(&self, asks: bool) -> Unasked {
         match self.commit {
-            _ if !self.is_full() => Unasked::default(),
+            _ if asks || !self.is_full() => Unasked::default(),
             CommitTo::Close => Unasked { by_name: Duration::ZERO, ..Unasked::SECOND },
             CommitTo::Fsync | CommitTo::Disk => Unasked::SECOND,
         }
