@@ -160,8 +160,9 @@ pub struct Config {
 /// the condition of the upload (If-None-Match) finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unasked {
-    /// Time for names that a directory lacked when it was made here, or in a page of its listing. Doubling it halves the pages that a program
-    /// costs that makes many files, and doubles the time that a name of another client may be missing.
+    /// Time for names that a directory lacked when it was made here, or in a page of its listing (without `by_name`, only where the
+    /// directory was made here). Doubling it halves the pages that a program costs that makes many files, and doubles the time that a
+    /// name of another client may be missing.
     pub in_directory: Duration,
     /// Time for a name that S3 called absent, or that this mount removed. Doubling it halves the lookups of a name that comes and goes, such
     /// as a database's journal, and doubles the time that a name of another client may be missing.
@@ -221,7 +222,7 @@ impl InodeTable {
     pub fn new(asker: Asker, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let client = Arc::clone(asker.client());
         let mut tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
-        tree.unasked = config.unasked;
+        (tree.unasked, tree.folder_marks) = (config.unasked, config.folder_marks);
         Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
     }
 

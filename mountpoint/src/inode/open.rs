@@ -319,14 +319,15 @@ impl InodeTable {
             return Err(Error::new(ErrorKind::NameTooLong, name));
         }
         let is_directory = matches!(node, Node::Directory(_));
-        // A directory knows as much as the answer that its name is absent, which may be from memory.
-        let since = tree.absent_since(parent, name, now);
+        // The entry knows as much as the answer that its name is absent, which may be from memory.
+        let since = tree.lacked_at(parent, name, now);
         let at = tree.changed(parent, name, false);
         let ino = tree.reserve(1);
         tree.make(ino, parent, name, at, node).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
-        if is_directory {
-            tree.is_bare(ino, since.unwrap_or(now));
+        match is_directory {
+            true => tree.is_bare(ino, since),
+            false => tree.file_mut(ino)?.set_lacked(since),
         }
         tree.take(ino, None)?;
         tree.found(ino, now).ok_or_else(|| stale(ino))

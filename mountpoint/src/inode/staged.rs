@@ -165,15 +165,18 @@ impl InodeTable {
         }
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
+        // A file that was never sent tells nothing new about S3.
+        let mut since = exists.then_some(now);
         if let Ok(file) = tree.file_mut(ino) {
             file.stored = None;
+            since = since.or(file.lacked());
         }
         let Some(inode) = tree.inode(ino).filter(|inode| inode.place != Place::Nowhere) else {
             return Ok(());
         };
         let (parent, name) = (inode.parent, inode.name.clone());
         tree.detach(ino);
-        tree.is_gone_now(parent, &name, now);
+        tree.is_gone(parent, &name, since, now);
         Ok(())
     }
 

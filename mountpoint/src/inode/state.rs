@@ -163,16 +163,18 @@ pub(super) struct Writing {
     pub(super) is_staged: bool,
 }
 
-/// The times that a file shows until it is stored; afterwards it shows its object's time.
+/// The times of a file until it is stored: those that it shows (afterwards it shows its object's time), and when S3 lacked it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) accessed: SystemTime,
     pub(super) modified: SystemTime,
+    /// When S3 last lacked the file's name, as far as the mount knows.
+    pub(super) lacked: Option<Instant>,
 }
 
 impl Times {
     fn of(time: SystemTime) -> Self {
-        Self { accessed: time, modified: time }
+        Self { accessed: time, modified: time, lacked: None }
     }
 }
 
@@ -311,7 +313,7 @@ impl File {
         self.phase = Phase::Writing(Box::new(Writing {
             writer,
             size: before_size,
-            times: Times::of(modified),
+            times: Times { lacked: self.lacked(), ..Times::of(modified) },
             is_staged: false,
         }));
         self.pages_stale = true;
@@ -335,8 +337,26 @@ impl File {
         matches!(&self.phase, Phase::Writing(writing) if writing.is_staged)
     }
 
+    /// When S3 last lacked the name of a file that has no object.
+    pub(super) fn lacked(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::New { times } => times.lacked,
+            Phase::Writing(writing) => writing.times.lacked,
+            Phase::Stored => None,
+        }
+    }
+
+    pub(super) fn set_lacked(&mut self, since: Option<Instant>) {
+        match &mut self.phase {
+            Phase::New { times } => times.lacked = since,
+            Phase::Writing(writing) => writing.times.lacked = since,
+            Phase::Stored => {}
+        }
+    }
+
     /// Notes that the file has an object now, and stays in the stage.
     pub(super) fn stored_from_stage(&mut self, meta: &ObjectMeta, until: Instant) {
+        self.set_lacked(None);
         self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
     }
 

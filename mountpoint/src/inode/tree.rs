@@ -71,6 +71,8 @@ pub(super) struct Tree {
     events: u64,
     pub(super) ttl: Ttl,
     pub(super) unasked: Unasked,
+    /// Whether empty objects beside directories mark them.
+    pub(super) folder_marks: bool,
     /// The modification time of directories.
     mounted: SystemTime,
     /// Facts about names that pages may lack.
@@ -127,6 +129,7 @@ impl Tree {
             events: 0,
             ttl,
             unasked: Unasked::default(),
+            folder_marks: false,
             mounted,
             facts: Facts::default(),
             board: Board::default(),

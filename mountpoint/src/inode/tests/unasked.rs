@@ -19,6 +19,17 @@ impl Bench {
     async fn mkdir(&self, parent: InodeNo, name: &str) -> InodeNo {
         self.table.mkdir(parent, OsStr::new(name)).await.unwrap().ino
     }
+
+    /// Makes a file in the stage for this long, and removes the file before it is sent.
+    async fn comes_and_goes(&self, name: &str, for_long: Duration) {
+        let (made, cost) = self.cost(self.table.create(ROOT, OsStr::new(name))).await;
+        let made = made.unwrap().ino;
+        assert_eq!(cost, 0);
+        self.clock.advance(for_long);
+        self.table.stage(made, 1, None).unwrap();
+        self.table.unlink_staged(made, false).await.unwrap();
+        self.table.forget(made, 1);
+    }
 }
 
 #[tokio::test]
@@ -116,22 +127,86 @@ async fn a_directory_that_gets_another_name_knows_nothing_of_absent_names() {
 }
 
 #[tokio::test]
+async fn a_directory_made_from_an_old_listing_shows_what_others_stored_since() {
+    let config = Config { ttl: MINUTE, unasked: Unasked::SECOND, ..Config::default() };
+    let bench = Bench::with(config, &["a"]);
+    bench.names(ROOT).await;
+    bench.client.insert("d/theirs", "content");
+    bench.clock.advance(59 * SECOND);
+    let (directory, cost) = bench.cost(bench.mkdir(ROOT, "d")).await;
+    assert_eq!((cost, bench.misses(directory, "theirs").await), (0, 0));
+    bench.clock.advance(SECOND);
+    bench.lookup(directory, "theirs").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_name_that_comes_and_goes_is_asked_for_once_a_second() {
     let bench = bench(&["base"]);
-    assert!(bench.misses(ROOT, "base-journal").await > 0);
+    let mut asked = 0;
     for _ in 0..50 {
-        assert_eq!(bench.misses(ROOT, "base-journal").await, 0);
-        let (made, cost) = bench.cost(bench.table.create(ROOT, OsStr::new("base-journal"))).await;
-        let made = made.unwrap().ino;
-        assert_eq!(cost, 0);
-        bench.clock.advance(SECOND / 2);
-        bench.table.stage(made, 1, None).unwrap();
-        bench.table.unlink_staged(made, false).await.unwrap();
-        bench.table.forget(made, 1);
+        asked += usize::from(bench.misses(ROOT, "base-journal").await > 0);
+        bench.comes_and_goes("base-journal", SECOND / 2).await;
     }
-    bench.client.insert("base-journal", "theirs");
+    assert_eq!(asked, 25);
+}
+
+#[tokio::test]
+async fn files_that_come_and_go_hide_the_name_of_another_client_for_a_second() {
+    let bench = bench(&[]);
+    assert!(bench.misses(ROOT, "journal").await > 0);
+    bench.comes_and_goes("journal", SECOND * 2 / 5).await;
+    bench.client.insert("journal", "theirs");
+    bench.comes_and_goes("journal", SECOND * 2 / 5).await;
+    assert_eq!(bench.misses(ROOT, "journal").await, 0);
+    bench.clock.advance(SECOND / 5);
+    bench.lookup(ROOT, "journal").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renamed_file_hides_the_name_of_another_client_for_a_second() {
+    let bench = bench(&[]);
+    let (from, to) = (OsStr::new("from"), OsStr::new("to"));
+    assert!(bench.misses(ROOT, "from").await > 0);
+    let made = bench.table.create(ROOT, from).await.unwrap().ino;
+    bench.clock.advance(SECOND / 2);
+    bench.client.insert("from", "theirs");
+    assert!(bench.misses(ROOT, "to").await > 0);
+    let renamed = bench.table.rename((ROOT, from), (ROOT, to), RenameWish::default()).await.unwrap();
+    assert_eq!(renamed, Rename::Done);
+    assert_eq!(bench.misses(ROOT, "from").await, 0);
+    bench.clock.advance(SECOND / 4);
+    bench.client.insert("to", "theirs");
+    bench.table.stage(made, 1, None).unwrap();
+    bench.table.unlink_staged(made, false).await.unwrap();
+    bench.clock.advance(SECOND / 4);
+    bench.lookup(ROOT, "from").await.unwrap();
+    assert_eq!(bench.misses(ROOT, "to").await, 0);
+    bench.clock.advance(SECOND / 2);
+    bench.lookup(ROOT, "to").await.unwrap();
+}
+
+#[tokio::test]
+async fn close_to_open_asks_for_what_a_page_lacks() {
+    let unasked = Unasked { by_name: Duration::ZERO, ..Unasked::SECOND };
+    let bench = Bench::with(Config { unasked, ..Config::default() }, &["d/a"]);
+    let directory = bench.walk("d").await.unwrap().ino;
+    for n in 0..64 {
+        bench.misses(directory, &format!("n{n:02}")).await;
+    }
+    assert!(bench.table.0.tree.lock().recent_pages() > 0, "no page came");
+    bench.client.insert("d/theirs", "content");
+    bench.lookup(directory, "theirs").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_page_does_not_hide_a_directory_of_a_folder_mark() {
+    let config = Config { folder_marks: true, unasked: Unasked::SECOND, ..Config::default() };
+    let bench = Bench::with(config, &[]);
+    let directory = bench.mkdir(ROOT, "d").await;
+    bench.client.insert("d/marked_$folder$", "");
     bench.clock.advance(SECOND);
-    bench.lookup(ROOT, "base-journal").await.unwrap();
+    bench.misses(directory, "absent").await;
+    assert_eq!(bench.lookup(directory, "marked").await.unwrap().stat.kind, Kind::Directory);
 }
 
 #[tokio::test]

@@ -40,6 +40,16 @@ impl Tree {
         let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, name, place) = (inode.parent, inode.name.clone(), inode.place);
         let there = [self.child(new_parent, new_name), self.local(new_parent, new_name)];
+        let is_free = there.iter().all(Option::is_none);
+        let lacked = if is_free { self.lacked_at(new_parent, new_name, now) } else { None };
+        // The store moved an object or looked below a directory just now. A file without an object tells nothing new about the old name.
+        let mut since = Some(now);
+        if let Ok(file) = self.file_mut(ino)
+            && file.stored.is_none()
+        {
+            since = file.lacked();
+            file.set_lacked(lacked);
+        }
         for other in there.into_iter().flatten().filter(|&other| other != ino) {
             self.detach(other);
         }
@@ -52,15 +62,22 @@ impl Tree {
         self.fresh.forget(ino);
         self.firsts.forget(ino);
         self.place(ino, place);
-        self.is_gone_now(parent, &name, now);
+        self.is_gone(parent, &name, since, now);
     }
 
-    /// Notes that this mount removed a name: the name is absent for every earlier request, and without a question for a moment or a TTL.
-    pub(in crate::inode) fn is_gone_now(&mut self, parent: InodeNo, name: &str, now: Instant) {
+    /// Notes that this mount removed a name, which S3 lacked at `since`: for a moment or a TTL from then on it is absent without a
+    /// question.
+    pub(in crate::inode) fn is_gone(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        since: Option<Instant>,
+        now: Instant,
+    ) {
         self.removed_below(parent, now);
         let taken = self.child(parent, name).is_some() || self.local(parent, name).is_some();
-        if !taken && self.directory(parent).is_ok() {
-            self.observe_absent(parent, name, self.events, now);
+        if let Some(since) = since.filter(|_| !taken && self.directory(parent).is_ok()) {
+            self.observe_absent(parent, name, self.events, since);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Tree;
 use crate::inode::InodeNo;
-use crate::inode::state::Bare;
+use crate::inode::state::{Bare, Directory};
 use crate::listing::expiry::left;
 
 impl Tree {
@@ -23,6 +23,21 @@ impl Tree {
         let by_name = self.ttl.missing().max(self.unasked.by_name);
         let answered = self.facts.absent_at(parent, name).filter(|since| is_young(by_name, *since, now));
         answered.or_else(|| self.lacked_since(parent, name, now))
+    }
+
+    /// The last moment at which S3 lacked a name that no inode has, as far as the tree knows.
+    pub(in crate::inode) fn lacked_at(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        now: Instant,
+    ) -> Option<Instant> {
+        let answered = self.facts.absent_at(parent, name);
+        let listed = self.directory(parent).ok().and_then(|(_, directory)| directory.listed.as_ref());
+        let lacks = |asked| self.facts.since(parent, name, asked).is_none();
+        let listed = listed.filter(|listed| lacks(listed.asked) && listed.find(name).is_none());
+        let listed = listed.map(|listed| listed.since);
+        answered.max(listed).max(self.lacked_since(parent, name, now))
     }
 
     /// The moment at which the directory lacked the name.
@@ -43,6 +58,10 @@ impl Tree {
             self.release(parent);
             return None;
         }
+        // A page hides a directory of a folder mark. Without a rest for single names, only directories made here rest.
+        if self.folder_marks || self.unasked.by_name.is_zero() && !directory.is_made_here {
+            return None;
+        }
         let recent = directory.recent.as_deref_mut()?;
         let (since, asked) = recent.lacks(name, now)?;
         if !counts(asked) || !is_young(within, since, now) {
@@ -55,10 +74,11 @@ impl Tree {
     }
 
     /// Notes that this mount made a directory, of which S3 had nothing at `since`.
-    pub(in crate::inode) fn is_bare(&mut self, ino: InodeNo, since: Instant) {
+    pub(in crate::inode) fn is_bare(&mut self, ino: InodeNo, since: Option<Instant>) {
         let (is_on, asked) = (!self.unasked.in_directory.is_zero(), self.event());
         if let Some(directory) = self.directory_mut(ino).filter(|_| is_on) {
-            (directory.bare, directory.is_made_here) = (Some(Bare { since, asked }), true);
+            directory.bare = since.map(|since| Bare { since, asked });
+            directory.is_made_here = true;
         }
     }
 
@@ -72,10 +92,11 @@ impl Tree {
 
     /// Whether a lookup in a directory made here is worth a page at once: more files are likely to be made there.
     pub(in crate::inode) fn renews_bare(&self, ino: InodeNo, now: Instant) -> bool {
-        let has_page = |directory: &crate::inode::state::Directory| {
-            directory.recent.as_ref().is_some_and(|recent| recent.has_young(now))
-        };
-        self.directory(ino).is_ok_and(|(_, directory)| directory.is_made_here && !has_page(directory))
+        let has_page =
+            |directory: &Directory| directory.recent.as_ref().is_some_and(|recent| recent.has_young(now));
+        let renews =
+            |directory: &Directory| !self.folder_marks && directory.is_made_here && !has_page(directory);
+        self.directory(ino).is_ok_and(|(_, directory)| renews(directory))
     }
 }
 
