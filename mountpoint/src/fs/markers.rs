@@ -23,7 +23,7 @@ impl FileSystem {
     /// stays.
     ///
     /// # Errors
-    /// The errors of the store; the directory exists in this mount only.
+    /// `EXIST`: another client's marker was first (`--mode full`); the errors of the store. The directory exists in this mount only.
     pub(super) async fn store_marker(&self, ino: InodeNo, maker: Maker) -> Result<()> {
         if !self.config.directory_markers {
             return Ok(());
@@ -38,7 +38,11 @@ impl FileSystem {
             },
             None => Kept::default(),
         };
-        let is_ours = self.put_marker(key, &kept).await?;
+        let is_ours = self.put_marker(key.clone(), &kept).await?;
+        // The name may be absent from memory only. A directory may be a lock, which one host gets.
+        if !is_ours && self.full.is_some() {
+            return Err(Error::new(Errno::EXIST, format!("\"{key}\": another client made this directory")));
+        }
         self.inodes.stored_directory(ino);
         if let Some(keeping) = self.keeps().filter(|_| is_ours) {
             keeping.directories.set(ino, kept, self.clock.now());

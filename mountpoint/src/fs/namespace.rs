@@ -189,8 +189,8 @@ impl FileSystem {
         self.may_change()?;
         let made = self.inodes.mkdir(parent, name).await?;
         if let Err(error) = self.store_marker(made.ino, maker).await {
-            // The directory is empty and not in the bucket.
-            let _ = self.inodes.rmdir(parent, name, false).await;
+            // The directory is empty, and the bucket has none or another client's: the next lookup asks.
+            self.inodes.set_apart(made.ino);
             self.forget(made.ino, 1);
             return Err(error);
         }

@@ -16,6 +16,10 @@ fn staging(client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
 }
 
 fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
+    Arc::new(mounted(commit, client, dir, clock))
+}
+
+fn mounted(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> FileSystem {
     let names = inode::Config { unasked: inode::Unasked::SECOND, ..inode::Config::default() };
     let fs = with_names(client, true, clock.clone(), names);
     let config = stage::Config {
@@ -31,7 +35,7 @@ fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) ->
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
     let runtime = tokio::runtime::Handle::current();
     let area = Area::open(config, fs.uploader.clone(), fs.prefetcher.clone(), pool, clock, runtime).unwrap();
-    Arc::new(fs.renaming(Mover::new(client.arc(), moves::Config::default())).in_full(area))
+    fs.renaming(Mover::new(client.arc(), moves::Config::default())).in_full(area)
 }
 
 async fn open_to_write(fs: &FileSystem, ino: InodeNo) -> HandleNo {
@@ -45,6 +49,19 @@ fn at_once<T>(operation: impl Future<Output = T>) -> T {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => panic!("it waits"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mkdir_of_a_name_that_another_host_just_took_is_refused() {
+    let (client, dir, name) = (MemoryClient::new(), tempfile::tempdir().unwrap(), OsStr::new("lock"));
+    let mut fs = mounted(Commit::Disk, &client, dir.path(), Clock::manual());
+    fs.config.directory_markers = true;
+    assert_eq!(fs.lookup(ROOT, name).await.unwrap_err().errno(), Errno::NOENT);
+    client.insert("lock/", "");
+    client.insert("lock/theirs", "content");
+    assert_eq!(fs.mkdir(ROOT, name, Maker::default()).await.unwrap_err().errno(), Errno::EXIST);
+    let directory = fs.lookup(ROOT, name).await.unwrap().attr.ino;
+    fs.lookup(directory, OsStr::new("theirs")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
