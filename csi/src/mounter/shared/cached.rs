@@ -40,7 +40,7 @@ impl Node {
             return Ok((request.args.clone(), None));
         }
         let size = request.args.iter().find_map(|arg| arg.strip_prefix("--max-cache-size="));
-        let mib = size.and_then(|size| size.parse().ok()).unwrap_or(cache::SIZE.bytes() >> 20);
+        let mib = size.and_then(|size| size.parse().ok()).unwrap_or_else(|| cache::SIZE.bytes() >> 20);
         let (node, cache) = (Arc::clone(self), name_of(request));
         let (source, of_pod) = (name.to_owned(), Comm::on_host(&self.config.kubelet, &pod.uid));
         let (of_task, uid) = (cache.clone(), pod.uid.clone());
