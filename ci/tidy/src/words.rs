@@ -36,6 +36,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources() {
         findings.extend(fragments(path, text));
+        findings.extend(headings(path, text));
         findings.extend(phrases(path, text));
         findings.extend(names(path, text));
     }
@@ -69,6 +70,17 @@ fn fragments(path: &str, text: &str) -> Vec<Finding> {
         inside = is_doc;
     }
     findings
+}
+
+/// Headings of doc comments with text behind them, which rustdoc makes a part of the heading.
+fn headings(path: &str, text: &str) -> Vec<Finding> {
+    let lines = text.lines().enumerate().filter_map(|(i, line)| Some((i + 1, comment(line)?)));
+    let long = lines.filter(|(_, (words, is_doc))| {
+        let heading = words.strip_prefix("# ").and_then(|words| words.split_once(' '));
+        *is_doc && heading.is_some_and(|(word, _)| ["Errors", "Panics", "Safety"].contains(&word))
+    });
+    long.map(|(line, _)| Finding::new(path, line, "text stands in a heading: begin a line for it".to_owned()))
+        .collect()
 }
 
 fn phrases(path: &str, text: &str) -> Vec<Finding> {
@@ -134,6 +146,13 @@ mod tests {
 
     fn messages(text: &str) -> Vec<String> {
         check(&Tree::of(&[("a/src/x.rs", text)])).iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn text_in_a_heading_is_found() {
+        let found = messages("/// A file.\n///\n/// # Errors The disk is full.\nfn f() {}");
+        assert_eq!(found, ["a/src/x.rs:3: text stands in a heading: begin a line for it"]);
+        assert!(messages("/// A file.\n///\n/// # Errors\n/// The disk is full.\nfn f() {}").is_empty());
     }
 
     #[test]
