@@ -40,6 +40,9 @@ const _: () = assert!(WHOLE <= CACHE_BLOCK, "the first bytes of a head lie in on
 /// Most requests and unread results at once, in units of [`LEN`]. Beyond it, requests are for attributes alone. Doubling it doubles the
 /// memory (8 MiB, counted as read-ahead in the budget), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
+/// Most whole files that readers have unread. Beyond it an open brings a head. Doubling it doubles the memory that a program costs which
+/// opens many files before it reads any.
+const UNREAD_MAX: usize = 8;
 
 /// Longest first read of a file's end that counts as a read of a trailer, which says where the table of contents begins. With the double,
 /// more reads of whole tables of contents count as trailers.
@@ -106,6 +109,8 @@ struct Shared {
     guesses: Mutex<[Guess; Cause::COUNT]>,
     tails: Mutex<Tails>,
     out: AtomicUsize,
+    /// Whole files that readers have, and of which nothing was read yet.
+    unread: AtomicUsize,
 }
 
 /// Facts learned from the first reads of files.
@@ -140,7 +145,8 @@ impl Asker {
     ) -> Self {
         let guesses = Mutex::new([Cause::Lookup, Cause::Open, Cause::Cold].map(Guess::new));
         let (tails, out) = (Mutex::default(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out }))
+        let unread = AtomicUsize::new(0);
+        Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out, unread }))
     }
 
     /// The client of this asker.
@@ -170,6 +176,7 @@ impl Asker {
             Cause::Cold if tail.is_none() || is_with_kernel => Cause::Lookup,
             cause => cause,
         };
+        let is_whole = is_whole && self.0.unread.load(Relaxed) < UNREAD_MAX;
         let wanted = known.map(|known| match is_whole && known.size <= WHOLE {
             true => 0..known.size,
             false => part(known.size, tail, self.unit()),
@@ -190,7 +197,8 @@ impl Asker {
         let is_new = wanted.is_none() && cause == Cause::Cold;
         let is_blind = wanted.is_none() && tail.is_some() && !is_new;
         let wanted = wanted.unwrap_or(0..LEN as u64);
-        let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, out: 0, is_blind };
+        let mut ticket =
+            Ticket { shared: Arc::clone(&self.0), cause, out: 0, is_unread_whole: false, is_blind };
         // After an error no read could have used the bytes: the guess was neither right nor wrong.
         let (meta, bytes) = match self.room(cause, &wanted, &mut ticket) {
             Some(room) => {
@@ -313,6 +321,8 @@ impl First {
     /// Takes the bytes, and the offset of the first one, over to a reader.
     pub fn take_bytes(&mut self) -> Option<(u64, Block)> {
         if let Some(ticket) = &mut self.ticket {
+            ticket.is_unread_whole = ticket.out > 1;
+            self.shared.unread.fetch_add(ticket.is_unread_whole.into(), Relaxed);
             ticket.give_back();
         }
         self.bytes.take()
@@ -356,6 +366,8 @@ struct Ticket {
     cause: Cause,
     /// Units that `out` counts for this ticket.
     out: usize,
+    /// Whether `unread` counts the file of this ticket.
+    is_unread_whole: bool,
     /// Whether the request was for attributes alone: then the read teaches only the ending.
     is_blind: bool,
 }
@@ -369,6 +381,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.give_back();
+        self.shared.unread.fetch_sub(self.is_unread_whole.into(), Relaxed);
     }
 }
 

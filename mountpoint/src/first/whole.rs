@@ -11,12 +11,19 @@ const ENDINGS_MAX: usize = 64;
 /// Files read whole, in a row, before the engine requests files of that ending whole again after a first read of another kind.
 const ENOUGH: u8 = 2;
 
+/// Digits of an ending from which on hexadecimal ones count as a digest.
+const DIGEST_MIN: usize = 8;
+
 /// Endings of which a file was not read whole, and the number of whole reads in a row since.
 #[derive(Debug, Default)]
 pub(super) struct Wholes(VecDeque<(Box<str>, u8)>);
 
+/// The kind of a file, by its name. Numbers and digests, as of parts, chunks and rotated logs, are one kind: each name has another one.
 fn kind(key: &str) -> String {
-    ending(key).unwrap_or_default()
+    let ending = ending(key).unwrap_or_default();
+    let is_number = !ending.is_empty() && ending.bytes().all(|byte| byte.is_ascii_digit());
+    let is_digest = ending.len() >= DIGEST_MIN && ending.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_number || is_digest { "#".to_owned() } else { ending }
 }
 
 impl Wholes {
@@ -64,6 +71,16 @@ mod tests {
             wholes.began(two, true);
             assert!(wholes.is_likely(one) && wholes.is_likely(two));
         }
+    }
+
+    #[test]
+    fn numbers_and_digests_are_one_kind() {
+        let mut wholes = Wholes::default();
+        wholes.began("data.00001", false);
+        for key in ["data.00002", "log.17", "0.0.1", "blob.0123abcd"] {
+            assert!(!wholes.is_likely(key), "{key}");
+        }
+        assert!(wholes.is_likely("a.7z") && wholes.is_likely("chunk"));
     }
 
     #[test]

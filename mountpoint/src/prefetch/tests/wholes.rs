@@ -53,3 +53,21 @@ fn opens_of_whole_files_at_once_take_no_more_memory_than_those_of_heads() {
     firsts.into_iter().for_each(|first| first.began(&(0..MIB as u64)));
     assert!(ask(&known(40)).has_bytes());
 }
+
+#[test]
+fn files_opened_and_not_read_bring_eight_wholes_and_then_heads() {
+    let b = bench(256 << 20);
+    let asker = Asker::new(b.client.arc(), b.pool.clone(), None, Arc::default());
+    let open = |n: usize| {
+        let (id, _) = b.object(&format!("{n}"), MIB);
+        b.client.reset_log();
+        let reader = b.prefetcher.open(id.clone(), MIB as u64, first_of(&b, &asker, &id, MIB));
+        let range = b.client.log().iter().find_map(|call| call.range.clone()).unwrap();
+        (reader, (range.end - range.start) as usize)
+    };
+    let opened: Vec<_> = (0..10).map(open).collect();
+    let lengths: Vec<_> = opened.iter().map(|(_, len)| *len).collect();
+    assert_eq!(lengths, [vec![MIB; 8], vec![first::LEN; 2]].concat());
+    assert_eq!(read(&opened[0].0, 0, MIB).unwrap().len(), MIB);
+    assert_eq!(open(10).1, MIB, "one was read");
+}
