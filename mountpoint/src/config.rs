@@ -100,7 +100,8 @@ const THREADS_PER_CORE: usize = 2;
 impl Config {
     /// Makes the configuration from flags and environment.
     ///
-    /// # Errors A sentence that names the wrong flag and the fix.
+    /// # Errors
+    /// A sentence that names the wrong flag and the fix.
     pub fn from_args(args: &Args) -> anyhow::Result<Self> {
         let (bucket, prefix) = cli::bucket_and_prefix(&args.bucket, args.bucket_options.prefix.as_deref())
             .map_err(anyhow::Error::msg)?;
@@ -348,7 +349,8 @@ pub struct StoreConfig {
 
 /// The settings of a store, as for a mount with these flags. An operation waits at most `patience`.
 ///
-/// # Errors A sentence that names the wrong flag.
+/// # Errors
+/// A sentence that names the wrong flag.
 pub fn store(options: &StoreOptions, patience: Duration) -> Result<StoreConfig, String> {
     let (bucket, prefix) = cli::bucket_and_prefix(&options.bucket, options.bucket_options.prefix.as_deref())?;
     let flags = StoreFlags {
@@ -479,10 +481,7 @@ fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
     passed.collect::<Option<_>>().context("it has the form fuse=N:journal=N")
 }
 
-/// The ready file on which a guard waits for this engine; `None` without a guard.
-///
-/// # Errors
-/// The variable does not name an open descriptor.
+/// The ready file on which a guard waits for this engine; `None` without a guard. An error: the variable names no open descriptor.
 pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
     let Some(number) = std::env::var(handover::READY_ENV).ok() else { return Ok(None) };
     let number = number
@@ -494,9 +493,7 @@ pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
     Ok(Some(ReadyFile::of(fd)))
 }
 
-/// Checks whether this program could take over the mount whose journal is on standard input.
-///
-/// # Errors The program can't take it over, or not with these flags.
+/// Checks whether this program could take over the mount whose journal is on standard input, with these flags. The error says why not.
 pub fn check_journal(args: &Args) -> anyhow::Result<()> {
     let config = Config::from_args(args)?;
     let journal = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
@@ -559,7 +556,8 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
 /// Sets CLOEXEC on a ready file that is `/dev/fd/N`: otherwise its reader would wait until the child processes have closed it, too.
 /// Standard input, output and error are left as they are.
 ///
-/// # Errors The kernel refuses.
+/// # Errors
+/// The kernel refuses.
 pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     let number = ready_file.to_str().and_then(|path| path.strip_prefix("/dev/fd/")?.parse::<i32>().ok());
     let Some(number) =

@@ -39,7 +39,8 @@ pub(crate) const READY: &str = "ready";
 
 /// Moves this process into another mount namespace, which mount(8) names with `-N`. Must be called before a second thread starts.
 ///
-/// # Errors The namespace can't be opened, or the kernel refuses.
+/// # Errors
+/// The namespace can't be opened, or the kernel refuses.
 pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
     let context = || format!("entering the mount namespace {}", path.display());
     let namespace = File::open(path).with_context(context)?;

@@ -54,14 +54,16 @@ pub struct Handover {
 impl Handover {
     /// The program that is at this program's path now.
     ///
-    /// # Errors The path is unknown.
+    /// # Errors
+    /// The path is unknown.
     pub fn to_installed() -> anyhow::Result<Self> {
         Self::with(std::env::args_os().collect())
     }
 
     /// The program that is at this program's path now, for an engine with another command line: this process is its helper.
     ///
-    /// # Errors The path is unknown.
+    /// # Errors
+    /// The path is unknown.
     pub fn with(line: Vec<OsString>) -> anyhow::Result<Self> {
         let running = std::env::current_exe().context("finding this program's file")?;
         Ok(Self { program: installed(&running), line })
@@ -154,7 +156,8 @@ impl Guard {
 
     /// Starts the new program and returns once it serves. Otherwise the old engine takes this process over.
     ///
-    /// # Errors Neither could be executed.
+    /// # Errors
+    /// Neither could be executed.
     pub fn run(&self, manager: Option<&ServiceManager>) -> anyhow::Result<()> {
         let (error, name) = match self.start() {
             Ok(child) => {

@@ -31,7 +31,8 @@ pub struct Stage {
 impl Stage {
     /// The stage of a volume; `None` without `mode full`.
     ///
-    /// # Errors A sentence that names the option and the way out.
+    /// # Errors
+    /// A sentence that names the option and the way out.
     pub fn read(options: &[String]) -> Result<Option<Self>, String> {
         let values = |wanted: &'static str| {
             let all = options.iter().map(|option| volume::name_and_value(option));
@@ -54,7 +55,8 @@ impl Stage {
 
     /// Refuses a promise that a stage can't keep.
     ///
-    /// # Errors A sentence that names the option and the ways out.
+    /// # Errors
+    /// A sentence that names the option and the ways out.
     pub fn check(&self, outlives_pod: bool) -> Result<(), String> {
         match self.is_promise && !outlives_pod {
             true => Err(format!("mount option 'commit disk' is not allowed: {NO_DISK}")),

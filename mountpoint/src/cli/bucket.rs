@@ -123,7 +123,8 @@ const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
 
 /// Parses bucket and prefix from `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
 ///
-/// # Errors A sentence that names the wrong part, and its right form.
+/// # Errors
+/// A sentence that names the wrong part, and its right form.
 pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(String, String), String> {
     let (bucket, prefix) = match (bucket.strip_prefix("s3://"), prefix) {
         (Some(_), Some(prefix)) if !prefix.is_empty() => {
@@ -158,7 +159,8 @@ fn in_uri(text: &str) -> Result<(&str, &str), String> {
 
 /// Checks that a text names a bucket: by its name, or by the name, alias or ARN of an access point. URIs and prefixes are errors.
 ///
-/// # Errors The reason, as a sentence.
+/// # Errors
+/// The reason, as a sentence.
 pub fn check_name(name: &str) -> Result<(), String> {
     if !(3..=255).contains(&name.len()) {
         return Err("bucket names must be 3-255 characters long".into());

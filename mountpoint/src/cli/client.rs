@@ -74,7 +74,8 @@ impl ClientOptions {
 
     /// Checks that the sizes are valid.
     ///
-    /// # Errors A sentence with the size outside the limits, and its flag.
+    /// # Errors
+    /// A sentence with the size outside the limits, and its flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let named =
             |size: Option<u64>, flag| size.map_or((self.part_size, "--part-size"), |size| (size, flag));

@@ -133,7 +133,8 @@ fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> O
 
 /// The settings for exported metrics; `None`: no export.
 ///
-/// # Errors A sentence that names the wrong flag or variable.
+/// # Errors
+/// A sentence that names the wrong flag or variable.
 pub(super) fn otlp(endpoint: Option<&str>, interval_s: Option<u64>) -> Result<Option<Settings>, String> {
     Settings::read(endpoint, interval_s, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }

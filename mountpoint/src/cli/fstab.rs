@@ -62,7 +62,8 @@ pub(super) fn is_asked(line: &[OsString]) -> bool {
 
 /// Parses a command line of mount(8).
 ///
-/// # Errors Bad usage, as an error of clap.
+/// # Errors
+/// Bad usage, as an error of clap.
 pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error> {
     let program = line.first().cloned().unwrap_or_else(|| "mount-s3".into());
     let command = MountCommand::try_parse_from(line)?;
@@ -198,7 +199,8 @@ fn is_label_so_far(option: &str) -> bool {
 
 /// Splits options at their commas. Quotes stay in place.
 ///
-/// # Errors A backslash before any other character or at the end, or an unmatched double quote.
+/// # Errors
+/// A backslash before any other character or at the end, or an unmatched double quote.
 fn split_commas(text: &str) -> Result<Vec<String>, String> {
     let mut options = vec![String::new()];
     let mut characters = text.char_indices();

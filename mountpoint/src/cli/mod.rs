@@ -158,7 +158,8 @@ pub struct FromMount {
 /// Parses a command line and the environment. The grammar is that of mount(8) if the program's name is `mount.*` (a helper of mount(8)), or
 /// if `-o` follows bucket and directory.
 ///
-/// # Errors The error of clap, with its exit code: 0 for help and version, 2 for bad usage.
+/// # Errors
+/// The error of clap, with its exit code: 0 for help and version, 2 for bad usage.
 pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
     if fstab::is_asked(&line) {
@@ -192,7 +193,8 @@ impl Args {
 
     /// Checks combinations of flags. A program that passes these flags on can call this to find errors earlier.
     ///
-    /// # Errors A sentence that names the wrong flag, and its right form.
+    /// # Errors
+    /// A sentence that names the wrong flag, and its right form.
     pub fn check(&self) -> Result<(), String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;

@@ -11,7 +11,8 @@ use super::VERSION;
 /// The page that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` if `command` has subcommands; `None` if it
 /// asks for no page.
 ///
-/// # Errors An unknown shell or subcommand.
+/// # Errors
+/// An unknown shell or subcommand.
 pub fn asked(line: &[OsString], command: impl Fn() -> Command) -> Option<Result<Vec<u8>, clap::Error>> {
     let words: Vec<&str> = line.iter().skip(1).filter_map(|word| word.to_str()).collect();
     match words[..] {

@@ -33,7 +33,8 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// Adds the environment's settings, and checks combinations of flags.
     ///
-    /// # Errors A sentence that names the wrong flag, and its right form.
+    /// # Errors
+    /// A sentence that names the wrong flag, and its right form.
     pub fn completed(mut self) -> Result<Self, String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;

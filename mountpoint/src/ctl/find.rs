@@ -96,7 +96,8 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
 
 /// The path relative to the mount point of its mount.
 ///
-/// # Errors The path is not below this mount point.
+/// # Errors
+/// The path is not below this mount point.
 pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
     let point = found.mount_point();
     let below = |path: PathBuf| path.strip_prefix(&point).ok().map(Path::to_owned);

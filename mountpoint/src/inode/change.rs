@@ -27,7 +27,8 @@ pub enum Unlinked {
 impl InodeTable {
     /// Makes a directory in this mount alone. S3 has the directory once a file below it is stored. Counts one kernel reference.
     ///
-    /// # Errors The errors of `create`.
+    /// # Errors
+    /// The errors of `create`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
@@ -36,7 +37,8 @@ impl InodeTable {
     /// (or also `dir_$folder$`, where the mount reads those as directories). Succeeds for a directory that disappeared with the last key
     /// below it.
     ///
-    /// # Errors `NotPermitted`: S3 has keys below the directory, or a marker that the mount may not delete; `NotEmpty`: the directory
+    /// # Errors
+    /// `NotPermitted`: S3 has keys below the directory, or a marker that the mount may not delete; `NotEmpty`: the directory
     /// contains local entries; `NotADirectory`; `Remote`: S3 did not delete the marker; those of `lookup`.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<()> {
         let name = parse(name)?;
@@ -101,7 +103,8 @@ impl InodeTable {
 
     /// Removes a file: its object, or a local file that was never written. The name is gone on return. Open readers may go on or fail.
     ///
-    /// # Errors `NotPermitted`: the mount may not delete; `IsADirectory`; `Remote`: S3 did not delete; those of `lookup`.
+    /// # Errors
+    /// `NotPermitted`: the mount may not delete; `IsADirectory`; `Remote`: S3 did not delete; those of `lookup`.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<Unlinked> {
         let name = parse(name)?;
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), name));

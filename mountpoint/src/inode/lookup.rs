@@ -59,7 +59,8 @@ impl InodeTable {
 
     /// Looks a name up. Counts one kernel reference when `Ok`.
     ///
-    /// # Errors `NotFound`; `InvalidName`, `NameTooLong`: no key can have the name; `NotADirectory`: the parent is a file; `Stale`: the
+    /// # Errors
+    /// `NotFound`; `InvalidName`, `NameTooLong`: no key can have the name; `NotADirectory`: the parent is a file; `Stale`: the
     /// parent is gone; `Remote`: S3 did not answer.
     pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         let ino = self.resolve(parent, parse(name)?, true).await?;
@@ -203,7 +204,8 @@ impl InodeTable {
 
     /// The attributes of an inode. A file whose TTL is over costs one HEAD.
     ///
-    /// # Errors `Stale`: S3 has another version or none, look the name up again; `Remote`.
+    /// # Errors
+    /// `Stale`: S3 has another version or none, look the name up again; `Remote`.
     pub async fn getattr(&self, ino: InodeNo) -> Result<Stat> {
         if let Some(answer) = self.try_getattr(ino) {
             return answer;

@@ -76,7 +76,8 @@ impl InodeTable {
     /// `revalidate` (O_DIRECT) asks S3 even within the TTL. The question costs one HEAD, or a GET that brings the first bytes, or nothing
     /// right after a lookup. Opens of one file at once share requests.
     ///
-    /// # Errors `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
+    /// # Errors
+    /// `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
     /// `IsADirectory`; `NotPermitted`: a local file that is not written yet; `Remote`.
     pub async fn open_read(&self, ino: InodeNo, revalidate: bool) -> Result<OpenRead> {
         if let Some(answer) = self.open_known(ino, revalidate) {
@@ -188,7 +189,8 @@ impl InodeTable {
 
     /// Opens for writing. `writer` names the handle to other operations on the file.
     ///
-    /// # Errors `NotPermitted`: the file exists, and the mount may not replace it (the error names the flag); `IsADirectory`; `Stale`.
+    /// # Errors
+    /// `NotPermitted`: the file exists, and the mount may not replace it (the error names the flag); `IsADirectory`; `Stale`.
     pub async fn open_write(&self, ino: InodeNo, writer: u64, wish: WriteWish) -> Result<OpenWrite> {
         let modified = self.0.clock.wall();
         let mut tree = self.0.tree.lock();
@@ -279,7 +281,8 @@ impl InodeTable {
 
     /// Makes a local file. Counts one kernel reference.
     ///
-    /// # Errors `Exists` (asks S3, unless S3 just answered that the name is absent); those of `lookup`, `NotFound` excepted.
+    /// # Errors
+    /// `Exists` (asks S3, unless S3 just answered that the name is absent); those of `lookup`, `NotFound` excepted.
     pub async fn create(&self, parent: InodeNo, name: &std::ffi::OsStr) -> Result<super::Found> {
         let modified = self.0.clock.wall();
         self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await

@@ -79,7 +79,8 @@ impl InodeTable {
 
     /// Opens a listing that an earlier engine had open, to go on from one of these places.
     ///
-    /// # Errors `NotADirectory`, `Stale`.
+    /// # Errors
+    /// `NotADirectory`, `Stale`.
     pub fn reopen(
         &self,
         ino: InodeNo,

@@ -23,7 +23,8 @@ impl InodeTable {
 
     /// The version by the object's own answer, for a file that was opened with the marks of a listing. `None`: the file was replaced.
     ///
-    /// # Errors `Stale`, and `Remote`: S3 did not answer about the object.
+    /// # Errors
+    /// `Stale`, and `Remote`: S3 did not answer about the object.
     pub async fn own_version(
         &self,
         ino: InodeNo,

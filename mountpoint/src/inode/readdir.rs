@@ -39,7 +39,8 @@ pub struct Listing {
 impl InodeTable {
     /// Opens a directory, without a request: the first call for entries makes one.
     ///
-    /// # Errors `NotADirectory`, `Stale`.
+    /// # Errors
+    /// `NotADirectory`, `Stale`.
     pub async fn opendir(&self, ino: InodeNo) -> Result<Listing> {
         self.open_listing(ino, tokio::runtime::Handle::current())
     }
@@ -94,7 +95,8 @@ impl Listing {
     /// Offset 0 begins at the start; if the caller got entries before, a fresh listing begins. Any [`DirEntry::offset`] of the present
     /// listing is valid, again and in any order. `.` and `..` come first.
     ///
-    /// # Errors `Remote`: S3 did not answer (a repeated call continues there); `Stale`: the listing no longer keeps entries so far back.
+    /// # Errors
+    /// `Remote`: S3 did not answer (a repeated call continues there); `Stale`: the listing no longer keeps entries so far back.
     pub async fn entries(&self, table: &InodeTable, offset: u64, max: usize) -> Result<Vec<DirEntry>> {
         debug_assert!(Arc::ptr_eq(&table.0, &self.table.0), "a listing belongs to one table");
         let pass = self.pass_for(offset);

@@ -85,7 +85,8 @@ pub enum Rename {
 impl InodeTable {
     /// Looks at both names of a rename, and returns the work to do.
     ///
-    /// # Errors `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the target is a file that has a writer,
+    /// # Errors
+    /// `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the target is a file that has a writer,
     /// or that the mount may not replace; `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
     /// entries; `InvalidName`: a directory into itself; `NameTooLong`; those of `lookup`.
     pub async fn rename(

@@ -39,7 +39,8 @@ impl InodeTable {
     /// Puts a file into the stage, where `number` names it. `expected`: the version that the caller opened, if S3 has one. Returns the
     /// key; `None` if the file is another version by now, or is already in the stage: look at the file again.
     ///
-    /// # Errors `Stale`: the name is gone; `IsADirectory`.
+    /// # Errors
+    /// `Stale`: the name is gone; `IsADirectory`.
     pub fn stage(&self, ino: InodeNo, number: u64, expected: Option<&ObjectId>) -> Result<Option<ObjectKey>> {
         let mut tree = self.0.tree.lock();
         let place = tree.inode(ino).ok_or_else(|| stale(ino))?.place;
@@ -67,7 +68,8 @@ impl InodeTable {
     /// Gives a file that an earlier mount left in the stage its name and the directories above it. Call this before the kernel's first
     /// request.
     ///
-    /// # Errors `InvalidName`: the key is outside the mounted prefix, or a file is where a directory should be; `Exists`.
+    /// # Errors
+    /// `InvalidName`: the key is outside the mounted prefix, or a file is where a directory should be; `Exists`.
     pub fn plant(&self, key: &ObjectKey, pending: Pending) -> Result<InodeNo> {
         let refuse = |why: &str| Error::new(ErrorKind::InvalidName(why.to_owned()), key.as_str());
         let now = self.0.clock.now();
@@ -138,7 +140,8 @@ impl InodeTable {
 
     /// The inode of a name, and whether the inode is a file that was made here and never opened.
     ///
-    /// # Errors The errors of `lookup`.
+    /// # Errors
+    /// The errors of `lookup`.
     pub async fn peek(&self, parent: InodeNo, name: &OsStr) -> Result<(InodeNo, bool)> {
         let held = self.hold(parent, parse(name)?).await?;
         let mut tree = self.0.tree.lock();
@@ -156,7 +159,8 @@ impl InodeTable {
     /// Removes the name of a file in the stage, and deletes the object if `exists` says that there is one. Programs with an open handle
     /// go on.
     ///
-    /// # Errors `Remote`: S3 did not delete the object.
+    /// # Errors
+    /// `Remote`: S3 did not delete the object.
     pub async fn unlink_staged(&self, ino: InodeNo, exists: bool) -> Result<()> {
         let key = self.key_of(ino).ok_or_else(|| stale(ino))?;
         if exists {

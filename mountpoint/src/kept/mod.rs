@@ -76,7 +76,8 @@ impl Keeper {
 
     /// The attributes of a version, from memory or a HEAD. Concurrent calls for one version share one HEAD.
     ///
-    /// # Errors `Changed`, `Remote`.
+    /// # Errors
+    /// `Changed`, `Remote`.
     pub async fn ask(&self, id: &ObjectId) -> Result<Arc<Kept>> {
         if let Some(kept) = self.known(id) {
             return Ok(kept);
@@ -127,7 +128,8 @@ impl Keeper {
 
     /// Changes the attributes of a version: the store copies the object onto itself. `None` if `change` changes nothing.
     ///
-    /// # Errors `Changed`: the object has another version by now; `TooMuch`; the errors of the copy.
+    /// # Errors
+    /// `Changed`: the object has another version by now; `TooMuch`; the errors of the copy.
     pub async fn change(
         &self,
         id: &ObjectId,
@@ -169,7 +171,8 @@ impl Keeper {
 
     /// Changes the attributes of a directory's marker, which the store copies onto itself; `None` without a marker.
     ///
-    /// # Errors `TooMuch`; the errors of the copy.
+    /// # Errors
+    /// `TooMuch`; the errors of the copy.
     pub async fn change_marker(
         &self,
         key: &ObjectKey,

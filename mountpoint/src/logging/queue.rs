@@ -76,7 +76,8 @@ struct Shared {
 impl Queue {
     /// Starts the thread, which writes to `out` the lines that `out` does not accept at once.
     ///
-    /// # Errors The system can't start a thread.
+    /// # Errors
+    /// The system can't start a thread.
     pub(super) fn to(out: Output) -> io::Result<Self> {
         let (send, receive) = bounded(LINES_MAX);
         let shared = Arc::new(Shared::new(out));

@@ -16,7 +16,8 @@ pub(super) struct Mark {
 impl Mover {
     /// Copies the mark of a directory, if the mount honours marks and the directory has one.
     ///
-    /// # Errors `Taken`: another object has the mark's new name; `NameTooLong`; the errors of a copy.
+    /// # Errors
+    /// `Taken`: another object has the mark's new name; `NameTooLong`; the errors of a copy.
     pub(super) async fn copy_mark(&self, from: &ObjectKey, to: &ObjectKey) -> Result<Option<Mark>> {
         if !self.config.folder_marks {
             return Ok(None);

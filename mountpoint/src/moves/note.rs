@@ -160,7 +160,8 @@ impl Notes {
 
     /// Finds the renames of dead processes in this bucket, below this prefix.
     ///
-    /// # Errors The directory can't be read.
+    /// # Errors
+    /// The directory can't be read.
     pub(super) fn left_behind(&self) -> io::Result<Vec<Left>> {
         let entries = fs::read_dir(&self.folder)?.take(NOTES_MAX);
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -218,7 +219,8 @@ impl Progress {
 impl Note {
     /// Adds lines. With `sync` they are durable on return.
     ///
-    /// # Errors An error of the disk.
+    /// # Errors
+    /// An error of the disk.
     pub(super) fn add(&self, lines: &[Line], sync: bool) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {

@@ -146,7 +146,8 @@ impl Mover {
 
     /// Deletes the source of a copy, if it still is the copied version.
     ///
-    /// # Errors An error of the store: both keys may have the object then.
+    /// # Errors
+    /// An error of the store: both keys may have the object then.
     pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
         let deleted = self.client.delete_version(&copied.source).await;
         self.ended(copied).await;

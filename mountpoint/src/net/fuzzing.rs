@@ -12,7 +12,8 @@ pub use crate::net::tls::conversation::{Conversation, NAME, Parties};
 
 /// Parses these bytes as the answer to a GET (or a HEAD), on a connection that closes after them. Returns the status and the body.
 ///
-/// # Errors The reason why the bytes are not an answer.
+/// # Errors
+/// The reason why the bytes are not an answer.
 pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     let (clock, long) = (Clock::manual(), Duration::from_secs(60));
     let mut watch = Watch::new(&clock, &Moved::default(), long, clock.now() + long);

@@ -118,7 +118,8 @@ fn is_metadata(host: &str) -> bool {
 impl Proxy {
     /// Parses the URL of a proxy.
     ///
-    /// # Errors The problem with the URL, without its password.
+    /// # Errors
+    /// The problem with the URL, without its password.
     fn parse(text: &str) -> std::result::Result<Self, &'static str> {
         const FORM: &str =
             "should look like http://proxy.example.com:3128 or http://user:password@proxy.example.com:3128";

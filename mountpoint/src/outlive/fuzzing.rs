@@ -7,7 +7,8 @@ use super::restored::Restored;
 /// Reads slots at consecutive places and puts the records together, as an engine does that follows another one. Returns the number of
 /// valid records. The function corrects the checksums first, so that the reader gets past them.
 ///
-/// # Panics A record differs after it is written again, or a valid record has no parent.
+/// # Panics
+/// A record differs after it is written again, or a valid record has no parent.
 pub fn records(slots: Vec<Vec<u8>>, inodes: u64, handles: u64) -> usize {
     let mut records = Vec::new();
     for (place, mut slot) in slots.into_iter().enumerate() {

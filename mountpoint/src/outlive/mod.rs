@@ -144,7 +144,8 @@ impl Journal {
 
     /// The identity of a journal that another engine uses. Locks nothing.
     ///
-    /// # Errors This program could not continue with the journal.
+    /// # Errors
+    /// This program could not continue with the journal.
     pub fn examine(shared: &OwnedFd) -> Result<Identity, Refused> {
         let page = table::examine(shared)?;
         header::decode_identity(&page).ok_or(Refused::Damaged("bucket and prefix"))
@@ -167,7 +168,8 @@ impl Journal {
 
     /// Notes the agreements of INIT, and the progress of the greeting.
     ///
-    /// # Errors The system refused the store.
+    /// # Errors
+    /// The system refused the store.
     pub fn agree(&self, agreed: Agreed) -> io::Result<()> {
         self.table.store(header::AGREED_AT, &header::encode_agreed(agreed))?;
         self.state.lock().agreed = agreed;

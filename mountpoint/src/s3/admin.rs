@@ -26,7 +26,8 @@ impl Store {
     /// Makes a store without a request. [`Store::bucket`] replaces name, region and credentials of `config`. Must be called within a tokio
     /// runtime.
     ///
-    /// # Errors `InvalidRequest`: the configuration.
+    /// # Errors
+    /// `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
         let pool = ConnectionPool::new(&config.net(), clock, metrics)?;
         Ok(Self { config, pool })
@@ -34,7 +35,8 @@ impl Store {
 
     /// One bucket, which need not exist, for one account. Without `credentials` it uses those that `aws-config` finds. Makes no request.
     ///
-    /// # Errors `InvalidRequest`: the endpoint.
+    /// # Errors
+    /// `InvalidRequest`: the endpoint.
     pub fn bucket(&self, name: &str, region: &str, credentials: Option<Credentials>) -> Result<Bucket> {
         let config = Config {
             bucket: name.to_owned(),
@@ -61,7 +63,8 @@ impl Bucket {
 
     /// A copy of this bucket, with requests to another region.
     ///
-    /// # Errors `InvalidRequest`: the endpoint.
+    /// # Errors
+    /// `InvalidRequest`: the endpoint.
     pub fn in_region(&self, region: &str) -> Result<Self> {
         let config = Config { region: Some(region.to_owned()), ..self.wire.config.clone() };
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
@@ -72,42 +75,48 @@ impl Bucket {
     /// Creates the bucket. `location`: the region to name in the request; `None` for stores without regions, and for us-east-1, AWS's
     /// first.
     ///
-    /// # Errors `Denied`, `InvalidRequest` (the name, the location), and the errors of every request.
+    /// # Errors
+    /// `Denied`, `InvalidRequest` (the name, the location), and the errors of every request.
     pub async fn create(&self, location: Option<&str>) -> Result<Created> {
         Box::pin(bucket::create(&self.wire, location)).await
     }
 
     /// Deletes the bucket, which must be empty. A missing bucket is a success.
     ///
-    /// # Errors `Denied`, and the errors of every request.
+    /// # Errors
+    /// `Denied`, and the errors of every request.
     pub async fn delete(&self) -> Result<Deleted> {
         Box::pin(bucket::delete(&self.wire)).await
     }
 
     /// Checks that the bucket exists and this user may list it.
     ///
-    /// # Errors `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and the errors of every request.
+    /// # Errors
+    /// `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and the errors of every request.
     pub async fn head(&self) -> Result<()> {
         Box::pin(bucket::head(&self.wire)).await
     }
 
     /// The bucket's tags.
     ///
-    /// # Errors `NoSuchBucket`, `Denied`, `WrongRegion`, and the errors of every request. A store without tags is not an error.
+    /// # Errors
+    /// `NoSuchBucket`, `Denied`, `WrongRegion`, and the errors of every request. A store without tags is not an error.
     pub async fn tags(&self) -> Result<Tagging> {
         Box::pin(tagging::get(&self.wire)).await
     }
 
     /// Replaces all tags of the bucket; `false`: the store has no tags.
     ///
-    /// # Errors `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and the errors of every request.
+    /// # Errors
+    /// `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and the errors of every request.
     pub async fn set_tags(&self, tags: &Tags) -> Result<bool> {
         Box::pin(tagging::put(&self.wire, tags)).await
     }
 
     /// One page of the bucket's objects.
     ///
-    /// # Errors The same as [`crate::s3::ObjectClient::list_objects`].
+    /// # Errors
+    /// The same as [`crate::s3::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
         Box::pin(list::list_objects(&self.wire, request)).await
     }
@@ -123,7 +132,8 @@ impl Bucket {
     /// Deletes one version for good. Without `version` it deletes the object, whose data a versioned bucket keeps. A missing version is a
     /// success.
     ///
-    /// # Errors `Denied` (also a version under object lock), and the errors of every request.
+    /// # Errors
+    /// `Denied` (also a version under object lock), and the errors of every request.
     pub async fn delete_object(&self, key: &ObjectKey, version: Option<&str>) -> Result<()> {
         match version {
             Some(version) => Box::pin(delete::delete_version(&self.wire, key, version)).await,

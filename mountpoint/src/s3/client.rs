@@ -55,7 +55,8 @@ impl S3Client {
     /// Finds region and credentials, and lists one key under the prefix, which proves that the bucket exists and this user may read it.
     /// Must be called within a tokio runtime.
     ///
-    /// # Errors `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
+    /// # Errors
+    /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         let (client, proof) = Self::reach(config, clock, metrics).await?;
@@ -64,7 +65,8 @@ impl S3Client {
 
     /// Connects like [`Self::connect`], for a caller that goes on without the proof: returns the client, and the result of the proof.
     ///
-    /// # Errors `InvalidRequest` (the configuration).
+    /// # Errors
+    /// `InvalidRequest` (the configuration).
     pub async fn reach(
         mut config: Config,
         clock: Clock,

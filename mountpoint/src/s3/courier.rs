@@ -14,7 +14,8 @@ pub struct Courier(pub(crate) Http);
 impl Courier {
     /// Sends a POST request. Returns the status of the answer.
     ///
-    /// # Errors A sentence with the reason why there is no answer.
+    /// # Errors
+    /// A sentence with the reason why there is no answer.
     pub async fn post(self, request: Request<Bytes>) -> Result<u16, String> {
         let request = request.map(SdkBody::from);
         let request = HttpRequest::try_from(request).map_err(|error| error.to_string())?;

@@ -47,7 +47,8 @@ pub fn upload_id(document: &[u8]) -> Result<String, String> {
 
 /// Parses a document as the answer to CompleteMultipartUpload: the new object, or `None` for another document.
 ///
-/// # Errors The problem with the document.
+/// # Errors
+/// The problem with the document.
 pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     xml::completed(document)
 }

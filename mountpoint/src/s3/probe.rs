@@ -205,7 +205,8 @@ impl S3Client {
 
     /// A client of this bucket with a changed configuration, on the same connections. Makes no request.
     ///
-    /// # Errors `InvalidRequest`: the endpoint.
+    /// # Errors
+    /// `InvalidRequest`: the endpoint.
     pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
         let mut config = self.wire.config.clone();
         change(&mut config);
@@ -223,7 +224,8 @@ impl S3Client {
 
     /// Sends PutObject with If-None-Match, whatever the store is known to do with it.
     ///
-    /// # Errors `Exists`: the store honours the condition; `Unsupported`: the store refuses it. Also the errors of every request.
+    /// # Errors
+    /// `Exists`: the store honours the condition; `Unsupported`: the store refuses it. Also the errors of every request.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
         let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
@@ -231,7 +233,8 @@ impl S3Client {
 
     /// Sends CompleteMultipartUpload with If-None-Match, whatever the store is known to do with it.
     ///
-    /// # Errors The same as [`Self::put_if_absent`].
+    /// # Errors
+    /// The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
         complete::complete(
             &self.wire,

@@ -109,7 +109,8 @@ impl Folder {
     /// Opens the directory. Files of an earlier mount wait to be stored, or are in `kept/` now. `limit`: most bytes of files in the
     /// stage.
     ///
-    /// # Errors Another process has the directory; the directory can't be used; its files belong to another bucket or prefix.
+    /// # Errors
+    /// Another process has the directory; the directory can't be used; its files belong to another bucket or prefix.
     pub(super) fn open(
         dir: &Path,
         mut mount: log::Mount,
@@ -227,7 +228,8 @@ impl Folder {
 
     /// Takes room for more bytes.
     ///
-    /// # Errors `Full`.
+    /// # Errors
+    /// `Full`.
     pub(super) fn take(&self, bytes: u64) -> Result<(), Error> {
         if bytes > 0 && self.used.fetch_add(bytes, Relaxed).saturating_add(bytes) > self.limit {
             self.used.fetch_sub(bytes, Relaxed);

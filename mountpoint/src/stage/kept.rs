@@ -52,7 +52,8 @@ impl Kept {
 
 /// The files that the stage at `dir` keeps, the oldest first. Skips a description without a file, which a loss of power may leave.
 ///
-/// # Errors The folder, or a description in it, can't be read.
+/// # Errors
+/// The folder, or a description in it, can't be read.
 pub fn kept_in(dir: &Path) -> io::Result<Vec<Kept>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir.join("kept"))? {

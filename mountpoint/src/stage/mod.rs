@@ -131,7 +131,8 @@ impl Area {
     /// Opens the directory. Files of an earlier mount wait to be stored ([`Area::take_left`]), or move to `kept/`; the log names each
     /// kept file.
     ///
-    /// # Errors The directory can't be used, another mount has it, or its files belong to another bucket or prefix.
+    /// # Errors
+    /// The directory can't be used, another mount has it, or its files belong to another bucket or prefix.
     pub fn open(
         config: Config,
         uploader: Uploader,
@@ -177,7 +178,8 @@ impl Area {
 
     /// Makes these files durable, and deletes files without use.
     ///
-    /// # Errors `Disk`. A file whose sync failed is kept, and the log names it.
+    /// # Errors
+    /// `Disk`. A file whose sync failed is kept, and the log names it.
     pub async fn sync_all(&self, files: Vec<Arc<Staged>>) -> Result<(), Error> {
         let mut syncs = JoinSet::new();
         let (shared, names) = (Arc::clone(&self.0), files.iter().map(|staged| staged.names).max());
@@ -209,7 +211,8 @@ impl Area {
 
     /// Makes the names of staged files durable, as programs gave them.
     ///
-    /// # Errors `Disk`.
+    /// # Errors
+    /// `Disk`.
     pub async fn sync_names(&self) -> Result<(), Error> {
         let shared = Arc::clone(&self.0);
         let synced = self.0.runtime.spawn_blocking(move || {
@@ -221,7 +224,8 @@ impl Area {
 
     /// Makes a staged file for `key`: a new one, or a copy of `base` at first.
     ///
-    /// # Errors The errors of the disk.
+    /// # Errors
+    /// The errors of the disk.
     pub async fn create(&self, key: ObjectKey, base: Option<Base>) -> Result<Arc<Staged>, Error> {
         let shared = Arc::clone(&self.0);
         // Making one empty file is about as much work as handing it to another thread.

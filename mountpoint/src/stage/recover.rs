@@ -102,7 +102,8 @@ fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
 
 /// Takes the files in `dir` over. If the kernel may still write some of them, the mount's record says so.
 ///
-/// # Errors The files belong to another bucket or prefix, and nothing was changed; those of the disk.
+/// # Errors
+/// The files belong to another bucket or prefix, and nothing was changed; those of the disk.
 pub(super) fn recover(dir: &Path, mount: &mut log::Mount, clock: &Clock) -> anyhow::Result<Left> {
     let bytes = match fs::read(dir.join("log")) {
         Ok(bytes) => bytes,

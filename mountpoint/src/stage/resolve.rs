@@ -15,7 +15,8 @@ impl Staged {
     /// Settles requests without an answer, before the name changes. A request still in flight could make an object of that name later; it
     /// can't once the name has a version that the request does not expect. So the call stores the file.
     ///
-    /// # Errors The errors of `store`.
+    /// # Errors
+    /// The errors of `store`.
     pub async fn settle_sent(self: &Arc<Self>, turn: &Turn) -> Result<(), Error> {
         if self.resolve().await?.is_none() && !self.state.lock().sent.is_empty() {
             let stored = self.store(turn).await?;

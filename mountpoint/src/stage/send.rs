@@ -103,7 +103,8 @@ impl Staged {
 
     /// Fetches the bytes that only the object has, before the object goes away.
     ///
-    /// # Errors `Read`, `Full`, `Disk`.
+    /// # Errors
+    /// `Read`, `Full`, `Disk`.
     pub async fn make_whole(self: &Arc<Self>, _turn: &Turn) -> Result<(), Error> {
         if !self.state.lock().is_noted {
             self.shared.folder.append(&[Record::Gone { file: self.number }])?;
@@ -113,7 +114,8 @@ impl Staged {
 
     /// Stores the file if the bucket lacks a change of it. Returns the bucket's version afterwards; `None` if there was nothing to do.
     ///
-    /// # Errors `Conflict`: the bucket has another version, and the stage keeps this file. Other errors leave the file as it is.
+    /// # Errors
+    /// `Conflict`: the bucket has another version, and the stage keeps this file. Other errors leave the file as it is.
     pub async fn store(self: &Arc<Self>, turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
         self.store_while(turn, &|| true).await
     }
@@ -121,7 +123,8 @@ impl Staged {
     /// Stores the file like [`Staged::store`], but gives up if `is_wanted` returns false before the request that makes the object: then
     /// the result is `None`, and the bucket lacks a change.
     ///
-    /// # Errors Those of `store`.
+    /// # Errors
+    /// Those of `store`.
     pub async fn store_while(
         self: &Arc<Self>,
         _turn: &Turn,
@@ -448,7 +451,8 @@ impl Staged {
 
     /// Moves the bytes to `kept/`. Returns the new path.
     ///
-    /// # Errors The disk: the bytes stay in `files/`, and the next mount names them.
+    /// # Errors
+    /// The disk: the bytes stay in `files/`, and the next mount names them.
     pub async fn keep(self: &Arc<Self>, why: &str) -> Result<PathBuf, Error> {
         let (this, why) = (Arc::clone(self), why.to_owned());
         let kept = self.shared.runtime.spawn_blocking(move || this.keep_now(&why));
@@ -457,7 +461,8 @@ impl Staged {
 
     /// Moves the bytes to `kept/`, on a thread that may wait for the disk.
     ///
-    /// # Errors `Disk`: the file can't be moved to `kept/`, or the log refuses the record.
+    /// # Errors
+    /// `Disk`: the file can't be moved to `kept/`, or the log refuses the record.
     pub fn keep_now(&self, why: &str) -> Result<PathBuf, Error> {
         let mut state = self.state.lock();
         // Opened now, because its path leads nowhere after the move.

@@ -289,7 +289,8 @@ impl Staged {
 
     /// Writes all of `data` at `offset`. Returns the size of the file.
     ///
-    /// # Errors `Full`, `Disk`; that of a conflict.
+    /// # Errors
+    /// `Full`, `Disk`; that of a conflict.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<u64, Error> {
         let mut state = self.look();
         let range = offset..offset.saturating_add(data.len() as u64);
@@ -323,7 +324,8 @@ impl Staged {
 
     /// Fills a range with zeros, within the file's size.
     ///
-    /// # Errors The errors of a write.
+    /// # Errors
+    /// The errors of a write.
     pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
         let mut state = self.look();
@@ -380,7 +382,8 @@ impl Staged {
 
     /// Records a new file, which is stored even if no program writes to it.
     ///
-    /// # Errors `Disk`.
+    /// # Errors
+    /// `Disk`.
     pub fn note_new(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.is_noted { Ok(()) } else { self.note(&mut state) }
@@ -485,7 +488,8 @@ impl Staged {
 
     /// Notes that the file lost its name. The bytes stay until the last handle closes.
     ///
-    /// # Errors `Disk`: the log refuses the record, and the next mount may restore the file if this process ends now.
+    /// # Errors
+    /// `Disk`: the log refuses the record, and the next mount may restore the file if this process ends now.
     pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();

@@ -9,7 +9,8 @@ use crate::sync::Arc;
 impl Staged {
     /// Makes all earlier writes durable, so that they outlive a loss of power.
     ///
-    /// # Errors `Disk`: the stage keeps the bytes, since the kernel may have lost some of them, and each later change fails.
+    /// # Errors
+    /// `Disk`: the stage keeps the bytes, since the kernel may have lost some of them, and each later change fails.
     pub async fn sync(self: &Arc<Self>) -> Result<(), Error> {
         let this = Arc::clone(self);
         let synced = self.shared.runtime.spawn_blocking(move || this.sync_now());
@@ -18,7 +19,8 @@ impl Staged {
 
     /// Makes the bytes of all earlier writes durable. They count after a loss of power once the log is durable, too.
     ///
-    /// # Errors The errors of [`Staged::sync`].
+    /// # Errors
+    /// The errors of [`Staged::sync`].
     pub(super) async fn sync_bytes(self: &Arc<Self>) -> Result<(), Error> {
         let this = Arc::clone(self);
         let synced = self.shared.runtime.spawn_blocking(move || this.sync_but_the_log().map(drop));

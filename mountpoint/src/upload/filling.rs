@@ -39,7 +39,8 @@ impl Upload {
 
     /// Moves the unsealed part to disk; if it has no bytes yet, only returns its reserved memory.
     ///
-    /// # Errors An error of the disk; the part then stays in memory.
+    /// # Errors
+    /// An error of the disk; the part then stays in memory.
     pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
         let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
         let taken = {
@@ -158,7 +159,8 @@ impl Upload {
 
     /// Adds the early pieces, and zeros in the gaps and at the end, once the turn is free. Called when no more bytes come.
     ///
-    /// # Errors The errors of `absorb`, and `Aborted`.
+    /// # Errors
+    /// The errors of `absorb`, and `Aborted`.
     pub(super) async fn pad(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let changed = self.changed.notified();

@@ -113,7 +113,8 @@ impl Memory {
 
     /// The permit for one more part on disk.
     ///
-    /// # Errors "Too many open files", as from the kernel, if the limit is reached.
+    /// # Errors
+    /// "Too many open files", as from the kernel, if the limit is reached.
     pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
     }

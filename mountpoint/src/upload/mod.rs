@@ -235,7 +235,8 @@ impl Uploader {
 
     /// The metadata of the object under a key; `None` if there is no object.
     ///
-    /// # Errors `Remote`: an error of the store.
+    /// # Errors
+    /// `Remote`: an error of the store.
     pub async fn look(&self, key: &ObjectKey) -> Result<Option<ObjectMeta>, Error> {
         match self.0.client.head_object(key).await {
             Ok(meta) => Ok(Some(meta)),

@@ -155,7 +155,8 @@ impl Part {
 
     /// Adds the memory that [`Part::want`] requested.
     ///
-    /// # Errors `NoMemory` if the kernel has none.
+    /// # Errors
+    /// `NoMemory` if the kernel has none.
     pub(super) fn grant(&mut self, want: Want, reservation: Reservation) -> Result<(), Error> {
         if let Store::Memory { open, rest, .. } = &mut self.store {
             match want.first {

@@ -91,7 +91,8 @@ impl Patch {
     /// Starts the store's copies, and sends the other parts. The patch fetches their absent bytes itself; `read` returns the others: any
     /// number of bytes from the beginning of a range.
     ///
-    /// # Errors An error of `read`, or of the first request that fails. The caller then aborts the patch.
+    /// # Errors
+    /// An error of `read`, or of the first request that fails. The caller then aborts the patch.
     pub async fn send<F, E>(&mut self, read: impl Fn(Range<u64>) -> F) -> Result<(), E>
     where
         F: Future<Output = Result<Vec<u8>, E>>,

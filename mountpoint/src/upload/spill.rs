@@ -72,7 +72,8 @@ impl SpillFile {
 
     /// Reads the file back into blocks from `memory`, and compares the bytes with the checksum.
     ///
-    /// # Errors `Spill` if the disk fails, `Corrupt` if the bytes changed, `NoMemory` if the kernel has none.
+    /// # Errors
+    /// `Spill` if the disk fails, `Corrupt` if the bytes changed, `NoMemory` if the kernel has none.
     pub(super) fn read_back(&self, mut memory: Reservation, expected: Checksum) -> Result<Vec<Block>, Error> {
         let mut hasher = Hasher::new(expected.algorithm);
         let mut blocks = Vec::new();

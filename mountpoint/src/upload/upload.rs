@@ -175,7 +175,8 @@ impl Upload {
     /// returns. Calls `done` at once, or later when there is room again, so a writer that waits for `done` is slowed to the pace of the
     /// network. Never blocks on network or memory; a spilled part writes its bytes to disk. Returns whether the write waits.
     ///
-    /// # Errors Passed to `done`: any [`Error`]. Each fails the upload, and later calls return it again; `Finished` alone changes nothing.
+    /// # Errors
+    /// Passed to `done`: any [`Error`]. Each fails the upload, and later calls return it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
@@ -353,7 +354,8 @@ impl Upload {
     /// Sets the size for a program. Bytes that are missing before a larger size become zeros. A size below the written bytes is refused:
     /// then the file will not be stored, unless a later size fits.
     ///
-    /// # Errors `Unmeant`: below the written bytes; `TooLarge`; `Finished`: the file accepts no more bytes.
+    /// # Errors
+    /// `Unmeant`: below the written bytes; `TooLarge`; `Finished`: the file accepts no more bytes.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -378,7 +380,8 @@ impl Upload {
 
     /// Waits for the result. For callers with [`Decision::Store`] or [`Decision::Outcome`].
     ///
-    /// # Errors The same as [`Upload::finish`].
+    /// # Errors
+    /// The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
         match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),

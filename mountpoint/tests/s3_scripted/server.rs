@@ -279,7 +279,8 @@ fn rest(stream: &TcpStream, clock: &Clock, long: Duration) -> std::io::Result<()
 
 /// Turns the clock in steps of this length, until no time is left.
 ///
-/// # Errors The client has left meanwhile.
+/// # Errors
+/// The client has left meanwhile.
 fn turn(stream: &TcpStream, clock: &Clock, by: impl Fn() -> Option<Duration>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PAUSE))?;
     while let Some(by) = by() {

@@ -165,7 +165,8 @@ impl FileSystem {
     /// The staged file of an inode; puts the file into the stage if it is not there yet. The caller counts as one more user until it
     /// calls [`FileSystem::leave_stage`].
     ///
-    /// # Errors The errors of an open for reading, and those of the stage's disk.
+    /// # Errors
+    /// The errors of an open for reading, and those of the stage's disk.
     pub(super) async fn enter_stage(&self, ino: InodeNo) -> Result<(Arc<Staged>, bool)> {
         let full = self.full()?;
         for _ in 0..ATTEMPTS_MAX {

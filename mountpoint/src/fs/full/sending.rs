@@ -166,7 +166,8 @@ impl FileSystem {
 
     /// Repeats a write that found the stage full, after files were stored and left the stage.
     ///
-    /// # Errors `NOSPC`: no file left in time, or no file waits for a send.
+    /// # Errors
+    /// `NOSPC`: no file left in time, or no file waits for a send.
     pub(in crate::fs) async fn write_once_there_is_room(
         &self,
         handle: HandleNo,

@@ -219,7 +219,8 @@ impl Conversation {
     /// Encrypts the next record of the store without sending it. In TLS 1.3, type 0 means that the last nonzero byte of `content` is its
     /// type.
     ///
-    /// # Panics The content is longer than a record.
+    /// # Panics
+    /// The content is longer than a record.
     pub fn sealed(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
         self.seals.seal(kind.into(), content)
     }

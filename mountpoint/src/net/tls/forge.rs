@@ -45,7 +45,8 @@ impl Seals {
 
     /// Encrypts the next record. In TLS 1.3, type 0 means that the last nonzero byte of `content` is its type.
     ///
-    /// # Panics A record has no room for the content.
+    /// # Panics
+    /// A record has no room for the content.
     pub(super) fn seal(&mut self, kind: ContentType, content: &[u8]) -> Vec<u8> {
         assert!(content.len() < usize::from(u16::MAX) - 100, "{} bytes of content", content.len());
         let message =
@@ -74,7 +75,8 @@ impl Opens {
 
     /// Opens the record at the beginning of `bytes`. Returns its type and its content; `None` while it is incomplete.
     ///
-    /// # Panics The record does not open.
+    /// # Panics
+    /// The record does not open.
     pub(super) fn open(&mut self, bytes: &mut Vec<u8>) -> Option<(ContentType, Vec<u8>)> {
         let header = *bytes.first_chunk::<HEADER>()?;
         let len = HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));

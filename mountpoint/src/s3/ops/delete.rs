@@ -82,7 +82,8 @@ async fn once(
 
 /// Checks the answer to a DELETE: success without a body, or 404 with S3's code for a missing key, proves that nothing is left.
 ///
-/// # Errors Any other answer, such as the page of a proxy that has lost the store.
+/// # Errors
+/// Any other answer, such as the page of a proxy that has lost the store.
 pub(crate) fn is_gone(answer: Collected, wall: SystemTime) -> std::result::Result<(), Failure> {
     let is_silent = answer.body.trim_ascii().is_empty();
     let code = xml::error_body(&answer.body).code;

@@ -37,7 +37,8 @@ pub type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 impl Settings {
     /// Parses the settings; `None`: nothing is exported. Flags precede variables.
     ///
-    /// # Errors A sentence that names the flag or variable and its right form, but not the value of a header.
+    /// # Errors
+    /// A sentence that names the flag or variable and its right form, but not the value of a header.
     pub fn read(
         endpoint: Option<&str>,
         interval_s: Option<u64>,
