@@ -81,6 +81,12 @@ impl Disk {
         self.faults.fail(calls);
     }
 
+    /// Makes the calls with these numbers wait until the next [`Disk::hold`], counted as for [`Disk::fail`].
+    #[cfg(test)]
+    pub(super) fn hold(&self, calls: std::ops::Range<u64>) {
+        self.faults.hold(calls);
+    }
+
     /// Number of calls since [`Disk::fail`].
     #[cfg(test)]
     pub(super) fn calls(&self) -> u64 {
@@ -92,27 +98,35 @@ impl Disk {
 mod faults {
     use std::io;
     use std::ops::Range;
+    use std::time::Duration;
 
     use crate::sync::Mutex;
 
-    /// Number of calls so far, and the numbers of those that fail.
+    /// Number of calls so far, and the numbers of those that fail; then the numbers of those that wait.
     #[derive(Debug)]
-    pub(super) struct Faults(Mutex<(u64, Range<u64>)>);
+    pub(super) struct Faults(Mutex<(u64, Range<u64>)>, Mutex<Range<u64>>);
 
     impl Default for Faults {
         fn default() -> Self {
-            Self(Mutex::new((0, 0..0)))
+            Self(Mutex::new((0, 0..0)), Mutex::new(0..0))
         }
     }
 
     impl Faults {
         pub(super) fn count(&self) -> io::Result<()> {
-            let mut faults = self.0.lock();
-            faults.0 += 1;
-            match faults.1.contains(&faults.0) {
-                true => Err(rustix::io::Errno::NOSPC.into()),
-                false => Ok(()),
+            let (number, fails) = {
+                let mut faults = self.0.lock();
+                faults.0 += 1;
+                (faults.0, faults.1.contains(&faults.0))
+            };
+            while self.1.lock().contains(&number) {
+                std::thread::sleep(Duration::from_millis(1));
             }
+            if fails { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
+        }
+
+        pub(super) fn hold(&self, calls: Range<u64>) {
+            *self.1.lock() = calls;
         }
 
         pub(super) fn fail(&self, calls: Range<u64>) {

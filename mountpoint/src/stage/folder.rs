@@ -83,11 +83,19 @@ struct Names {
     durable: AtomicU64,
     /// Whether a sync of the directory failed. The kernel reports that once, and the disk may lack earlier names.
     has_failed: AtomicBool,
+    /// Locked by the thread that syncs the directory: of two at once, the kernel would tell one alone of a failure.
+    syncing: Mutex<()>,
 }
 
 impl Names {
     /// Makes the names in the directory durable. After one failure, each later call fails, too.
     fn sync(&self) -> io::Result<()> {
+        let _one_at_a_time = self.syncing.lock();
+        self.sync_alone()
+    }
+
+    /// Makes the names durable, for the thread that holds `syncing`.
+    fn sync_alone(&self) -> io::Result<()> {
         if self.has_failed.load(Relaxed) {
             let why = "an earlier sync of files/ in the stage failed: look at its disk, and mount again";
             return Err(io::Error::other(why));
@@ -100,8 +108,10 @@ impl Names {
 
     /// Makes the first `made` names durable, if the disk lacks some of them.
     fn sync_made(&self, made: u64) -> io::Result<()> {
+        let _one_at_a_time = self.syncing.lock();
+        // The thread before this one may have synced for both.
         let has_all = self.durable.load(Relaxed) >= made;
-        if has_all && !self.has_failed.load(Relaxed) { Ok(()) } else { self.sync() }
+        if has_all && !self.has_failed.load(Relaxed) { Ok(()) } else { self.sync_alone() }
     }
 }
 
@@ -140,8 +150,8 @@ impl Folder {
         let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
         let disk = Disk::default();
-        let (made, durable, has_failed) = Default::default();
-        let names = Names { dir: names, disk: disk.clone(), made, durable, has_failed };
+        let (made, durable, has_failed, syncing) = Default::default();
+        let names = Names { dir: names, disk: disk.clone(), made, durable, has_failed, syncing };
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());

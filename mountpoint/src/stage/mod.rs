@@ -26,7 +26,7 @@ mod sync;
 mod trial;
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -51,6 +51,10 @@ use recover::Pending;
 /// Most syncs at once of files after their last close. Doubling it lets a fast disk take more of them together, and keeps more threads
 /// waiting.
 const SYNCS_MAX: usize = 8;
+
+/// Longest wait of a synced file for the sync of the log, while longer files of the same pass are synced. Doubling it spares syncs of the
+/// log, and a loss of power takes the files of twice the time.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// The place that close and fsync wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,17 +183,32 @@ impl Area {
     /// Makes these files durable, and deletes files without use.
     ///
     /// # Errors
-    /// `Disk`. A file whose sync failed is kept, and the log names it.
+    /// `Disk`: names or records of the files are not durable. A file whose own sync failed is kept, and the log names it.
     pub async fn sync_all(&self, files: Vec<Arc<Staged>>) -> Result<(), Error> {
-        let mut syncs = JoinSet::new();
+        let (mut syncs, clock) = (JoinSet::new(), self.0.folder.clock().clone());
         let (shared, names) = (Arc::clone(&self.0), files.iter().map(|staged| staged.names).max());
-        // One sync for the names of all. If it fails, so does each file.
+        // One sync for the names of all. Files whose name has one already are synced even if it fails.
         let named = self.0.runtime.spawn_blocking(move || shared.folder.sync_names(names.unwrap_or(0)));
-        drop(named.await);
-        for staged in files {
-            if syncs.len() >= SYNCS_MAX {
-                syncs.join_next().await;
-            }
+        let named = named.await.map_err(std::io::Error::other)?;
+        let mut log_due = clock.now() + LOG_EVERY;
+        let mut files = files.into_iter();
+        loop {
+            let next = if syncs.len() < SYNCS_MAX { files.next() } else { None };
+            let Some(staged) = next else {
+                let left = log_due.saturating_duration_since(clock.now());
+                let ended = clock.timeout(left, syncs.join_next()).await;
+                if matches!(ended, Some(None)) {
+                    break;
+                }
+                if clock.now() >= log_due {
+                    let shared = Arc::clone(&self.0);
+                    let logged = self.0.runtime.spawn_blocking(move || shared.folder.sync_log());
+                    // The sync after the last file tries again.
+                    drop(logged.await);
+                    log_due = clock.now() + LOG_EVERY;
+                }
+                continue;
+            };
             syncs.spawn_on(
                 async move {
                     if let Err(error) = staged.sync_bytes().await {
@@ -199,14 +218,14 @@ impl Area {
                 &self.0.runtime,
             );
         }
-        while syncs.join_next().await.is_some() {}
         let shared = Arc::clone(&self.0);
         let swept = self.0.runtime.spawn_blocking(move || {
             // One sync for the records of all these files.
             shared.folder.sync_log()?;
             shared.folder.sweep()
         });
-        Ok(swept.await.map_err(std::io::Error::other)??)
+        swept.await.map_err(std::io::Error::other)??;
+        Ok(named?)
     }
 
     /// Makes the names of staged files durable, as programs gave them.

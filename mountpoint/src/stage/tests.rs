@@ -216,6 +216,43 @@ async fn closed_files_share_the_syncs_of_their_names_and_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_closed_file_is_durable_before_a_longer_one_of_the_same_pass() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let made = ["a", "b"].map(|key| engine.new_file(key));
+    for staged in &made {
+        staged.write(0, b"abc").unwrap();
+        staged.closed();
+    }
+    let disk = engine.shared.folder.disk();
+    disk.fail(0..0);
+    // The names, then the bytes of one of the two.
+    disk.hold(2..3);
+    let area = Area(Arc::clone(&engine.shared));
+    let pass = tokio::spawn(async move { area.sync_all(made.to_vec()).await });
+    while left(dir.path(), &client).await.1.is_empty() || engine.shared.folder.undurable() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!pass.is_finished());
+    disk.hold(0..0);
+    pass.await.unwrap().unwrap();
+    assert_eq!(left(dir.path(), &client).await.1.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pass_whose_names_could_not_be_synced_says_so() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let staged = engine.new_file("file");
+    staged.write(0, b"abc").unwrap();
+    staged.closed();
+    engine.shared.folder.disk().fail(1..2);
+    let synced = Area(Arc::clone(&engine.shared)).sync_all(vec![Arc::clone(&staged)]).await;
+    assert!(matches!(synced, Err(Error::Disk(_))), "{synced:?}");
+    assert!(!staged.is_synced());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sync_of_a_new_file_covers_the_names_of_all_that_were_made_before() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), "one", &client);

@@ -292,12 +292,20 @@ impl FileSystem {
     /// Syncs closed files to the local disk soon after their last close, until the mount ends.
     pub async fn keep_syncing(self: Arc<Self>) {
         let Some(full) = &self.full else { return };
+        let mut has_failed = false;
         while !full.sending.is_over.load(Relaxed) {
             full.sending.to_sync.notified().await;
             self.clock.sleep(SYNC_EVERY).await;
-            if let Err(error) = full.area.sync_all(full.unsynced()).await {
-                tracing::error!("what was closed is not safe from a loss of power: {error}");
+            let synced = full.area.sync_all(full.unsynced()).await;
+            if let Err(error) = &synced {
+                if !has_failed {
+                    tracing::error!(
+                        "what was closed is not safe from a loss of power: {error}; it is tried again"
+                    );
+                }
+                full.sending.to_sync.notify_one();
             }
+            has_failed = synced.is_err();
         }
     }
 

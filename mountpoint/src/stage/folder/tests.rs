@@ -113,6 +113,26 @@ fn names_that_could_not_be_synced_once_are_never_said_to_be_safe() {
 }
 
 #[test]
+fn a_failed_sync_of_names_fails_for_each_thread_that_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = open(dir.path()).unwrap();
+    folder.create().unwrap();
+    folder.disk.fail(1..2);
+    folder.disk.hold(1..2);
+    std::thread::scope(|threads| {
+        let sync = || folder.sync_names(folder.names_made());
+        let first = threads.spawn(sync);
+        while folder.disk.calls() < 1 {
+            std::thread::yield_now();
+        }
+        let second = threads.spawn(sync);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        folder.disk.hold(0..0);
+        assert!(first.join().unwrap().is_err() && second.join().unwrap().is_err());
+    });
+}
+
+#[test]
 fn the_log_has_room_on_the_disk_ahead_of_its_records() {
     use std::os::unix::fs::MetadataExt as _;
 
