@@ -229,4 +229,4 @@ impl FileSystem {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

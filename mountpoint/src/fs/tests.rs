@@ -1,7 +1,7 @@
 //! Operations of several programs on one file, over a bucket in memory.
 
 mod directories;
-mod full;
+pub(crate) mod full;
 mod renames;
 
 use std::ffi::OsStr;

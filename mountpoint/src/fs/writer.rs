@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::handle::{FileHandle, HandleNo, LastWriter, Mode, Writer};
+use super::handle::{FileHandle, HandleNo, LastWriter, Mode, StagedHandle, Writer};
 use super::process::{Which, holds, is_of_process, thread_group, threads};
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
@@ -62,16 +62,16 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         if let Mode::Staged(staged) = &open.mode {
-            let written = self.write_staged(&open, staged, (offset, data), tid);
-            return match self.room_may_come(&written, data.len() as u64) {
-                Some(runtime) => {
-                    let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: a write that waits for room in the stage
-                    let write =
-                        async move { done(fs.write_once_there_is_room(handle, (offset, data), tid).await) };
-                    drop(runtime.spawn(write));
-                }
-                None => done(written),
-            };
+            if let Some(runtime) = self.waits_for_disk(&staged.staged) {
+                let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: the first write after an open of a synced file
+                let write = move || {
+                    if let Mode::Staged(staged) = &open.mode {
+                        fs.write_or_wait_for_room((&open, handle), staged, (offset, &data), tid, done);
+                    }
+                };
+                return drop(runtime.spawn_blocking(write));
+            }
+            return self.write_or_wait_for_room((&open, handle), staged, (offset, data), tid, done);
         }
         let writer = match open.writer() {
             Ok(writer) => writer,
@@ -93,6 +93,28 @@ impl FileSystem {
         // If the thread is killed, programs that share the descriptor continue to write after these bytes, which count as written.
         if waits {
             self.inodes.written(open.ino, writer.upload.length());
+        }
+    }
+
+    fn write_or_wait_for_room<F>(
+        self: &Arc<Self>,
+        (open, handle): (&FileHandle, HandleNo),
+        staged: &StagedHandle,
+        (offset, data): (u64, &[u8]),
+        tid: u32,
+        done: F,
+    ) where
+        F: FnOnce(Result<()>) + Send + 'static,
+    {
+        let written = self.write_staged(open, staged, (offset, data), tid);
+        match self.room_may_come(&written, data.len() as u64) {
+            Some(runtime) => {
+                let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: a write that waits for room in the stage
+                let write =
+                    async move { done(fs.write_once_there_is_room(handle, (offset, data), tid).await) };
+                drop(runtime.spawn(write));
+            }
+            None => done(written),
         }
     }
 

@@ -13,17 +13,22 @@ use crate::fs::{
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A file system, and the runtime of its waiting operations.
 #[derive(Clone)]
 pub(super) struct OnRuntime {
     fs: Arc<FileSystem>,
     runtime: tokio::runtime::Handle,
+    /// Threads that run an operation themselves now, and the most that may: the local disk may let all of them wait.
+    inside: Arc<AtomicUsize>,
+    inside_max: usize,
 }
 
 impl OnRuntime {
-    pub(super) fn new(fs: Arc<FileSystem>, runtime: tokio::runtime::Handle) -> Self {
-        Self { fs, runtime }
+    /// Runs operations of `fs`. `inside_max`: most of the calling threads that may wait for the local disk.
+    pub(super) fn new(fs: Arc<FileSystem>, runtime: tokio::runtime::Handle, inside_max: usize) -> Self {
+        Self { fs, runtime, inside: Arc::default(), inside_max }
     }
 
     /// Runs `work` on the runtime, and answers with its outcome.
@@ -38,23 +43,21 @@ impl OnRuntime {
     }
 
     /// Runs `work` on the calling thread until it has to wait, and the rest where waiting is allowed. For work that most often needs only
-    /// memory and the local disk's page cache: it spares two threads a wake-up.
+    /// memory and the local disk's page cache: it spares two threads a wake-up. While as many threads as may are at such work, another
+    /// thread does it: the others answer what needs no disk.
     fn at_once<T, F, W>(&self, work: W, done: impl FnOnce(T) + Send + 'static)
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
-        W: FnOnce(Arc<FileSystem>) -> F,
+        W: FnOnce(Arc<FileSystem>) -> F + Send + 'static,
     {
-        let mut work = Box::pin(work(Arc::clone(&self.fs)));
-        let begun = {
-            let _of_timers_and_tasks = self.runtime.enter();
-            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        };
-        match begun {
-            Poll::Ready(outcome) => done(outcome),
-            // The first poll on the runtime registers the waker that counts.
-            Poll::Pending => drop(self.runtime.spawn(async move { done(work.await) })),
+        let fs = Arc::clone(&self.fs);
+        if let Some(inside) = Inside::enter(&self.inside, self.inside_max) {
+            return begin(&self.runtime, Some(inside), work(fs), done);
         }
+        // The runtime's own threads carry what waits for the store.
+        let runtime = self.runtime.clone();
+        drop(self.runtime.spawn_blocking(move || begin(&runtime, None, work(fs), done)));
     }
 
     /// Does the same as [`OnRuntime::at_once`] on a mount with a stage, which answers most such operations itself; elsewhere they ask the store.
@@ -65,6 +68,46 @@ impl OnRuntime {
         W: FnOnce(Arc<FileSystem>) -> F + Send + 'static,
     {
         if self.fs.has_stage() { self.at_once(work, done) } else { self.later(work, done) }
+    }
+}
+
+/// Runs `work` on this thread until it has to wait, and the rest on the runtime.
+fn begin<T, F>(
+    runtime: &tokio::runtime::Handle,
+    inside: Option<Inside>,
+    work: F,
+    done: impl FnOnce(T) + Send + 'static,
+) where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut work = Box::pin(work);
+    let begun = {
+        let _of_timers_and_tasks = runtime.enter();
+        work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+    drop(inside);
+    match begun {
+        Poll::Ready(outcome) => done(outcome),
+        // The first poll on the runtime registers the waker that counts.
+        Poll::Pending => drop(runtime.spawn(async move { done(work.await) })),
+    }
+}
+
+/// A thread of the transport that runs an operation itself.
+struct Inside(Arc<AtomicUsize>);
+
+impl Inside {
+    /// `None`: as many threads as may are inside.
+    fn enter(inside: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let entered = Self(Arc::clone(inside));
+        (inside.fetch_add(1, Relaxed) < max).then_some(entered)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -268,7 +311,11 @@ impl Operations for OnRuntime {
     }
 
     fn fallocate(&self, handle: HandleNo, wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {
-        done(self.fs.fallocate(handle, wish));
+        if !self.fs.has_stage() {
+            return done(self.fs.fallocate(handle, wish));
+        }
+        let fs = Arc::clone(&self.fs);
+        drop(self.runtime.spawn_blocking(move || done(fs.fallocate(handle, wish))));
     }
 
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
@@ -327,5 +374,76 @@ impl Operations for OnRuntime {
 
     fn statfs(&self) -> StatFs {
         self.fs.statfs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::fs::tests::full::promising;
+    use crate::inode::ROOT;
+    use crate::stage::Commit;
+    use crate::testing::MemoryClient;
+
+    /// Threads that take requests.
+    const THREADS: usize = 4;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_disk_that_hangs_holds_up_no_request_that_needs_no_disk() {
+        let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+        client.insert("stored", "content");
+        let fs = promising(Commit::Disk, &client, dir.path(), Clock::machine());
+        let directory = fs.mkdir(ROOT, OsStr::new("d"), Maker::default()).await.unwrap().attr.ino;
+        let runtime = tokio::runtime::Handle::current();
+        let ops = OnRuntime::new(Arc::clone(&fs), runtime, THREADS / 2);
+        let (request, requests) = sync_channel::<Box<dyn FnOnce(&OnRuntime) + Send>>(64);
+        let requests = Arc::new(crate::sync::Mutex::new(requests));
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (requests, ops) = (Arc::clone(&requests), ops.clone());
+                std::thread::spawn(move || {
+                    let next = || requests.lock().recv();
+                    while let Ok(request) = next() {
+                        request(&ops);
+                    }
+                })
+            })
+            .collect();
+        fs.hold_disk(true);
+        let (made, mut made_by) = tokio::sync::mpsc::channel(2 * THREADS);
+        for n in 0..2 * THREADS {
+            let (made, name) = (made.clone(), n.to_string().into());
+            let create = move |ops: &OnRuntime| {
+                let done = move |created: Result<_>| made.try_send(created.is_ok()).unwrap();
+                ops.create(directory, name, OpenFlags::default(), Maker::default(), 1, done);
+            };
+            request.send(Box::new(create)).unwrap();
+        }
+        // Of memory, and of the store.
+        let (answer, mut answers) = tokio::sync::mpsc::channel(2);
+        let found = answer.clone();
+        request
+            .send(Box::new(move |ops| {
+                ops.getattr(directory, move |attr| answer.try_send(attr.is_ok()).unwrap());
+            }))
+            .unwrap();
+        request
+            .send(Box::new(move |ops| {
+                let done = move |entry: Result<_>| found.try_send(entry.is_ok()).unwrap();
+                ops.lookup(ROOT, OsStr::new("stored"), done);
+            }))
+            .unwrap();
+        assert_eq!((answers.recv().await, answers.recv().await), (Some(true), Some(true)));
+        assert!(made_by.try_recv().is_err(), "the disk hangs");
+        fs.hold_disk(false);
+        for _ in 0..2 * THREADS {
+            assert_eq!(made_by.recv().await, Some(true));
+        }
+        drop(request);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(ops.inside.load(Relaxed), 0);
     }
 }

@@ -61,7 +61,9 @@ impl Session {
         metrics: Arc<Metrics>,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        Self::start_with(device, OnRuntime::new(fs, runtime.clone()), options, metrics, runtime)
+        // A thread that waits for a disk holds up all requests of its ring.
+        let may_wait = if options.transport == Transport::IoUring { 0 } else { options.threads / 2 };
+        Self::start_with(device, OnRuntime::new(fs, runtime.clone(), may_wait), options, metrics, runtime)
     }
 
     /// Serves any file system, as [`Session::start`] does. Work of the transport beside the requests runs on `runtime`, which needs timers.

@@ -249,10 +249,21 @@ impl Area {
         let shared = Arc::clone(&self.0);
         // Making one empty file is about as much work as handing it to another thread.
         if base.is_none() {
-            return Ok(Arc::new(Staged::create(shared, key, None)?));
+            let make = || Staged::create(shared, key, None);
+            // A worker of the runtime hands its other tasks on first: the disk may hang.
+            let is_worked_by_many =
+                self.0.runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread;
+            let made = if is_worked_by_many { tokio::task::block_in_place(make) } else { make() };
+            return Ok(Arc::new(made?));
         }
         let made = self.0.runtime.spawn_blocking(move || Staged::create(shared, key, base));
         Ok(Arc::new(made.await.map_err(std::io::Error::other)??))
+    }
+
+    /// Makes each call of the disk wait, or all of them go on.
+    #[cfg(test)]
+    pub(crate) fn hold_disk(&self, waits: bool) {
+        self.0.folder.disk().hold(if waits { 0..u64::MAX } else { 0..0 });
     }
 
     /// Whether files wait for [`Area::sync_all`] to be deleted.

@@ -322,6 +322,25 @@ impl Staged {
         Ok(())
     }
 
+    /// Sets the size as [`Staged::set_size`] does, and leaves the thread if the change has to wait for the disk.
+    ///
+    /// # Errors
+    /// The errors of a write.
+    pub async fn resize(self: &Arc<Self>, size: u64) -> Result<(), Error> {
+        if !self.must_sync_first() {
+            return self.set_size(size);
+        }
+        let this = Arc::clone(self);
+        let resized = self.shared.runtime.spawn_blocking(move || this.set_size(size));
+        resized.await.map_err(std::io::Error::other)?
+    }
+
+    /// Whether the next change waits for the disk, since its record must be durable before it.
+    pub fn must_sync_first(&self) -> bool {
+        let state = self.state.lock();
+        state.was_synced && (!state.is_noted || state.is_closed)
+    }
+
     /// Fills a range with zeros, within the file's size.
     ///
     /// # Errors

@@ -253,6 +253,26 @@ async fn a_pass_whose_names_could_not_be_synced_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_size_leaves_the_thread_where_its_record_has_to_be_durable() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let staged = engine.new_file("file");
+    staged.write(0, b"abc").unwrap();
+    staged.sync().await.unwrap();
+    staged.closed();
+    let disk = engine.shared.folder.disk();
+    disk.hold(0..u64::MAX);
+    let mut resized = std::pin::pin!(staged.resize(1));
+    // The first poll comes back although the disk hangs.
+    assert!(futures_util::poll!(&mut resized).is_pending());
+    disk.hold(0..0);
+    resized.await.unwrap();
+    assert_eq!(staged.size(), 1);
+    // The next change is part of the same open.
+    assert!(futures_util::poll!(std::pin::pin!(staged.resize(2))).is_ready());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sync_of_a_new_file_covers_the_names_of_all_that_were_made_before() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), "one", &client);

@@ -162,11 +162,11 @@ impl FileSystem {
         if let Some(open) = open
             && let Mode::Staged(handle) = &open.mode
         {
-            return self.resize_staged(ino, &handle.staged, size);
+            return self.resize_staged(ino, &handle.staged, size).await;
         }
         // The size is set by a path: no close follows that would store the file.
         let (staged, _) = self.enter_stage(ino).await?;
-        let mut done = self.resize_staged(ino, &staged, size);
+        let mut done = self.resize_staged(ino, &staged, size).await;
         let full = self.full()?;
         if full.is_deferred() {
             full.writer_comes(ino, self.clock.now());

@@ -38,7 +38,7 @@ impl FileSystem {
             self.full()?.writer_comes(ino, self.clock.now());
         }
         if flags.truncate
-            && let Err(error) = self.resize_staged(ino, &staged, 0)
+            && let Err(error) = self.resize_staged(ino, &staged, 0).await
         {
             self.full()?.writer_goes(ino, &staged, self.clock.now());
             self.leave_stage(ino, &staged).await;
@@ -99,14 +99,18 @@ impl FileSystem {
     }
 
     /// Sets the size of a staged file, also in the tree of names.
-    pub(super) fn resize_staged(&self, ino: InodeNo, staged: &Staged, size: u64) -> Result<()> {
-        staged.set_size(size)?;
-        self.inodes.written(ino, 0);
-        self.inodes.resized(ino, size);
+    pub(super) async fn resize_staged(&self, ino: InodeNo, staged: &Arc<Staged>, size: u64) -> Result<()> {
+        staged.resize(size).await?;
+        self.was_resized(ino, size);
         Ok(())
     }
 
-    /// Writes bytes anywhere. Runs on the thread of the kernel's request, which waits for the local disk's page cache at most.
+    fn was_resized(&self, ino: InodeNo, size: u64) {
+        self.inodes.written(ino, 0);
+        self.inodes.resized(ino, size);
+    }
+
+    /// Writes bytes anywhere. The thread waits for the local disk's page cache at most, unless [`Staged::must_sync_first`].
     pub(in crate::fs) fn write_staged(
         &self,
         open: &FileHandle,
@@ -196,7 +200,8 @@ impl FileSystem {
             }
         }
         if mode & KEEP_SIZE == 0 && end > staged.size() {
-            self.resize_staged(open.ino, staged, end)?;
+            staged.set_size(end)?;
+            self.was_resized(open.ino, end);
         }
         Ok(())
     }

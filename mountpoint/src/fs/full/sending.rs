@@ -154,6 +154,17 @@ impl Full {
 }
 
 impl FileSystem {
+    /// Makes each call of the stage's disk wait, or all of them go on.
+    #[cfg(test)]
+    pub(crate) fn hold_disk(&self, waits: bool) {
+        self.full.iter().for_each(|full| full.area.hold_disk(waits));
+    }
+
+    /// The runtime for a change of this file, if the change has to wait for the disk.
+    pub(in crate::fs) fn waits_for_disk(&self, staged: &Staged) -> Option<&tokio::runtime::Handle> {
+        self.full.as_ref().filter(|_| staged.must_sync_first()).map(|full| full.area.runtime())
+    }
+
     /// The runtime for a failed write of this length, if the stage is full of files that may leave it.
     pub(in crate::fs) fn room_may_come(
         &self,

@@ -15,7 +15,8 @@ fn staging(client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
     promising(Commit::Close, client, dir, clock)
 }
 
-fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
+/// A file system whose stage in this directory promises this much.
+pub(crate) fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
     Arc::new(mounted(commit, client, dir, clock))
 }
 
