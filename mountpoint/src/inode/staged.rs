@@ -173,7 +173,7 @@ impl InodeTable {
         let mut since = exists.then_some(now);
         if let Ok(file) = tree.file_mut(ino) {
             file.stored = None;
-            since = since.or(file.lacked());
+            since = since.or_else(|| file.lacked());
         }
         let Some(inode) = tree.inode(ino).filter(|inode| inode.place != Place::Nowhere) else {
             return Ok(());

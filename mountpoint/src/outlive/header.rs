@@ -112,7 +112,9 @@ pub(super) fn encode_agreed(agreed: Agreed) -> Vec<u8> {
     };
     let mut body = agreed.connection.to_le_bytes().to_vec();
     let wished = agreed.wished.map_or(0, |wished| {
-        IS_NOTED | u8::from(wished.mapped_direct) * MAPPED_DIRECT | u8::from(wished.passthrough) * PASSTHROUGH
+        IS_NOTED
+            | (u8::from(wished.mapped_direct) * MAPPED_DIRECT)
+            | (u8::from(wished.passthrough) * PASSTHROUGH)
     });
     body.extend([greeting, agreed.passthrough.into(), wished, 0, 0, 0, 0, 0]);
     summed(&body)
