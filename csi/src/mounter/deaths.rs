@@ -56,7 +56,7 @@ pub(super) fn tell_of_files(notices: &Notices, workload: Option<&WorkloadRef>, v
     send(notices, workload, Reason::VolumeFilesNotStored, volume, why);
 }
 
-/// Tells a workload that its volume has no place on the node.
+/// Tells a workload that the node has no room for its volume.
 pub(super) fn tell_of_limit(notices: &Notices, workload: Option<&WorkloadRef>, why: String) {
     send(notices, workload, Reason::VolumeLimitReached, "", why);
 }

@@ -97,7 +97,7 @@ impl MountRequest {
     }
 }
 
-/// An agent of the node that gives keys for a token of a service account, such as that of EKS Pod Identity.
+/// An agent of the node that gives credentials for a token of a service account, such as EKS Pod Identity's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     /// The URL of the credentials.
@@ -194,7 +194,7 @@ pub trait Mounter: Send + Sync {
         false
     }
 
-    /// The most volumes of the node; `None`: as many as Kubernetes puts there.
+    /// Most volumes of the node; `None` for no limit.
     fn volumes_max(&self) -> Option<usize> {
         None
     }

@@ -92,7 +92,7 @@ pub(super) fn owner(stream: &UnixStream) -> io::Result<(Uid, Gid)> {
     Ok((Uid::from_raw(peer.uid()), Gid::from_raw(peer.gid())))
 }
 
-/// The kubelet names a pod's cgroup `pod<uid>`, or `kubepods-<class>-pod<uid>.slice` with `_` for `-` where systemd makes it.
+/// Whether one of these cgroups is the pod's: `pod<uid>`, or with systemd `kubepods-<class>-pod<uid>.slice` with `_` for `-`.
 fn is_in_pod(cgroups: &str, uid: &str) -> bool {
     let (plain, of_systemd) = (format!("pod{uid}"), format!("-pod{}", uid.replace('-', "_")));
     let is_pod = |part: &str| {

@@ -66,7 +66,7 @@ pub struct Config {
     pub stages: bool,
     /// The directory of this node with a stage for each volume with `mode full`; `None`: stages are volumes of Mountpoint Pods.
     pub stage_directory: Option<PathBuf>,
-    /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
+    /// Interval between searches for sources whose pod is gone. Doubled, such a source stays mounted twice as long.
     pub sweep_every: Duration,
     /// The table in which mounters' processes are looked up: the node's `/proc`.
     pub processes: Processes,
@@ -514,7 +514,7 @@ impl Node {
         Ok(mount)
     }
 
-    /// A reconciler that has not seen yet that a PersistentVolume was deleted and made again assigns the pod of the old one.
+    /// Refuses a source of another place. A reconciler that has not yet seen a PersistentVolume deleted and made again assigns the old pod.
     fn check_place(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<()> {
         if self.notes.place(pod.name).is_none_or(|served| served == request.place) {
             return Ok(());

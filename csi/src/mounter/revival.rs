@@ -155,7 +155,7 @@ impl Revivals {
         Some((name.clone(), served.targets.keys().filter(|it| *it != target).cloned().collect()))
     }
 
-    /// Whether this pod's mounter said since the last call that it starts its engine again.
+    /// Whether this pod's mounter has reported a restart of its engine since the last call.
     pub(super) fn take_restarted(&self, name: &str) -> bool {
         self.inside.lock().restarted.remove(name)
     }

@@ -288,7 +288,7 @@ fn stage_for(stage: &Path, mounter: &UnixStream) -> Result<OwnedFd> {
     })
 }
 
-/// Connects to a socket in the directory once a process listens there.
+/// Connects to a socket in the directory when a process listens there.
 pub(super) async fn dial(files: &CommFiles, socket: &str, deadline: Instant) -> Result<UnixStream> {
     loop {
         let error = match files.connect(socket) {

@@ -296,7 +296,7 @@ impl Node {
 const NO_STAGE: &str = "it needs a Mountpoint Pod, which has the stage, and the node's systemd would mount; set node.mounter: pod in the chart, \
                         wait for the reconciler, or leave it out";
 
-/// Makes a target's directory; returns whether it was missing. The directory of a dead mount exists.
+/// Makes the directory of a target, and returns whether it was missing. The directory of a dead mount exists.
 fn make_directory(target: &Path) -> Result<bool> {
     match std::fs::create_dir(target) {
         Ok(()) => Ok(true),
