@@ -422,7 +422,7 @@ mod tests {
             };
             request.send(Box::new(create)).unwrap();
         }
-        // Of memory, and of the store.
+        // Answers from memory, and from the store.
         let (answer, mut answers) = tokio::sync::mpsc::channel(2);
         let found = answer.clone();
         request
