@@ -379,7 +379,7 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
-/// The unset variable of a pair of keys, if only the other one is set.
+/// Name of the missing variable, if only one of `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` is set. An empty variable counts as unset.
 fn missing_key() -> Option<&'static str> {
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {

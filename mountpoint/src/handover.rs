@@ -31,7 +31,7 @@ const CHECK: &str = "--check-journal";
 pub const KEPT_ENV: &str = "MOUNT_S3_KEPT";
 /// The descriptor on which the guard hears the word `ready`.
 pub const READY_ENV: &str = "MOUNT_S3_READY";
-/// The reason why the engine of before serves again.
+/// The variable with the reason why a handover failed. The old engine, which then serves again, logs it.
 pub const BACK_ENV: &str = "MOUNT_S3_BACK";
 /// The names of a service manager's own descriptors, which the engine of before has taken.
 const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];

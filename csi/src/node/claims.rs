@@ -72,7 +72,7 @@ pub struct Claim {
 }
 
 impl Claims {
-    /// Claims in which the mounted volumes are published.
+    /// Makes the claims of a driver that starts. Volumes in the mount table count as published.
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
         // If the table can't be read, each call that needs it fails.

@@ -13,7 +13,7 @@ use crate::mounter::Credentials;
 
 /// The link that the kubelet replaces to change all files of a volume at once.
 const DATA: &str = "..data";
-/// Most reads while the files change meanwhile; then the last read counts. Changes are a minute apart.
+/// Limit on reads of a Secret whose files change during each read; at the limit the last read counts. Changes are a minute apart.
 const ATTEMPTS: usize = 4;
 /// Most bytes that are read of a file. Credentials are shorter; a longer value is refused.
 const VALUE_MAX: u64 = 32 << 10;

@@ -34,8 +34,8 @@ pub(crate) struct Said {
 const MINIMAL_FILE: Duration = Duration::from_millis(100);
 /// TTL of directories under [`Ttl::Minimal`].
 pub(crate) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
-/// The time for which a page answers lookups and stats, from its request on. Doubling it halves the listings of a program that looks
-/// through a directory, and doubles the time that stat may miss a change by another client.
+/// TTL of a page of a listing, counted from its request. Doubling it halves the listings of a program that looks through a directory, and
+/// doubles the time for which stat may miss a change by another client.
 pub(crate) const PAGE: Duration = Duration::from_secs(1);
 /// A century in place of "for ever": clocks and the kernel can still add it.
 const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

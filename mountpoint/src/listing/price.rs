@@ -27,7 +27,7 @@ impl Prices {
     pub(crate) const USUAL: u32 = 32;
     /// The lowest price: fewer lookups do not show what a program does.
     const LEAST: u32 = 4;
-    /// The highest price, for a directory with more pages than the tree keeps: such pages would hardly answer.
+    /// The highest price for a directory with more pages than the tree keeps: the tree may drop its pages before lookups use them.
     const MOST: u32 = 256;
     pub(crate) const PAGES_KEPT: usize = 64;
     /// How many times the price of a page the lookups must cost first.

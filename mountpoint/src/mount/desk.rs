@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The helper has the privilege to have the kernel read any file for everybody.
+    /// The helper is privileged: if it registered any file for the engine, users of the mount could read files such as `/etc/shadow`.
     #[test]
     fn a_confined_engine_has_files_of_its_cache_registered_and_no_others() {
         let cache = tempfile::tempdir().unwrap();

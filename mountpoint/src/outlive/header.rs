@@ -79,12 +79,12 @@ pub enum Greeting {
     Ended,
 }
 
-/// Numbers below these may have been given to the kernel.
+/// Upper bounds of the numbers that the kernel may know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// The mark of inodes.
+    /// Bound of inode numbers: all that the kernel knows are smaller.
     pub inodes: u64,
-    /// The mark of open files and directories.
+    /// Bound of the numbers of open files and directories.
     pub handles: u64,
 }
 

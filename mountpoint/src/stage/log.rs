@@ -82,7 +82,7 @@ pub(super) enum Record {
     Synced {
         /// Number of the file.
         file: u64,
-        /// Whether the file had all its bytes then, with none only in the object.
+        /// Whether the file had all its bytes when the sync began. Otherwise some bytes were only in the object.
         #[serde(default)]
         is_whole: bool,
     },

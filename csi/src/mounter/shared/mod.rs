@@ -1,8 +1,9 @@
 //! Mounts through the engines pod of the node, whose engines serve all volumes. Enters: a checked request. Leaves: a target bound to a
 //! source that an engine of that pod serves.
 //!
-//! Order of a mount: the share key, its lock, the source's name, the pod, a mounter for the source, credentials, the source, the target. A
-//! step whose successor fails is undone. An existing mount needs no API server, nor does a new one once the pod is noted.
+//! Order of a mount: the share key, its lock, the source's name, the pod, a mounter for the source, credentials, the source, the target. If
+//! a step fails, the mounter undoes the step before it. A source that is already mounted needs no API server. A new source needs none
+//! either, once the node has a note of the pod.
 //!
 //! Never here: a reconciler, an attachment, a write to the API server.
 

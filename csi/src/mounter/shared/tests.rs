@@ -21,7 +21,7 @@ use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 const NODE: &str = "worker-1";
 const LONG: Duration = Duration::from_secs(60);
 
-/// An engines pod of threads: its sources by name.
+/// A simulated engines pod, which runs in threads of the test. `sources` has its mounters by the name of the source.
 #[derive(Clone)]
 struct Pod {
     sources: Arc<Mutex<BTreeMap<String, MountpointPod>>>,

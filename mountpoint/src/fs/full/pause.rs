@@ -1,4 +1,5 @@
-//! Sends that wait while a directory above their files is renamed: an object that is stored under the old name meanwhile would stay there.
+//! Pauses sends of files below a directory during its rename. Without the pause, a send could store an object under the old name, and the
+//! rename would leave the object there.
 
 use tokio::sync::watch;
 

@@ -15,9 +15,9 @@ const FLOOR: f64 = 1e6;
 pub(crate) const LEAST: usize = 4;
 /// Number of looks that decide a trial.
 const LOOKS: u32 = 4;
-/// A narrower width is kept if it carries this share of the wider one's throughput ...
+/// Smallest share of the earlier throughput with which a trial keeps a narrower width.
 const AS_GOOD: f64 = 0.8;
-/// ... and a wider one if it carries this many times as much as the narrower one.
+/// Smallest multiple of the earlier throughput with which a trial keeps a wider width.
 const BETTER: f64 = 1.25;
 /// Pause after a failed trial; doubled after each further failure in a row, up to [`REST_MAX`].
 const REST: Duration = Duration::from_secs(30);

@@ -74,7 +74,7 @@ fn the_last_workload_stays_until_the_bucket_has_the_files_of_its_pod() {
     });
 }
 
-/// Goal: of the last two targets at least one waits, in whatever order their unmounts run.
+/// Goal: at least one of the last two targets waits for the files, in every order of the two unmounts.
 #[test]
 fn of_the_last_two_targets_the_one_that_began_later_waits() {
     isolated(|| {
