@@ -62,7 +62,8 @@ fn a_scrape_has_what_programs_read_and_wrote_and_what_the_store_was_asked() {
     until("all threads wait for the next request", || {
         value(&get(&socket, "/metrics"), &["experimental_fuse_idle_threads{", &mounted]) == all
     });
-    assert_eq!(of(&["experimental_prefetch_reset_state_total"]), 0.0);
+    // Two threads may take two reads of the kernel in the other order.
+    assert!(of(&["experimental_prefetch_reset_state_total"]) <= 1.0);
 
     assert!(get(&socket, "/healthz").ends_with("\r\n\r\nok\n"));
     assert!(
