@@ -39,9 +39,9 @@ fn received(sent: impl FnOnce(&UnixStream)) -> std::io::Result<MountMessage> {
     receive(&mounter, LIMIT).map(|(message, _)| message)
 }
 
-/// A mount without a journal.
+/// A mount without a journal and a stage.
 fn mount(device: &File) -> Mount<BorrowedFd<'_>> {
-    Mount { device: device.as_fd(), journal: None }
+    Mount { device: device.as_fd(), journal: None, stage: None }
 }
 
 /// Sends these bytes with a device, as another program could that reaches the socket.
@@ -67,7 +67,7 @@ fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>, u16)| {
     let (bucket_name, args, env, junk, at) = input;
     let device = File::open("/dev/null").expect("open /dev/null");
     // Small enough for the buffers of the socket: nobody reads meanwhile.
-    let message = MountMessage { bucket_name, args, env, adopt: None };
+    let message = MountMessage { bucket_name, args, env, adopt: None, stage: false };
     let text = serde_json::to_vec(&message).expect("JSON");
     if junk.len() + text.len() >= 32 << 10 {
         return;
