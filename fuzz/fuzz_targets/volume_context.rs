@@ -29,6 +29,7 @@ mod node {
 mod contract {
     pub mod cache;
     pub mod quantity;
+    pub mod stage;
     pub mod target;
     pub mod volume;
 
@@ -295,6 +296,8 @@ fn plan(call: NodePublishVolumeRequest, kubernetes: Option<&str>) -> error::Resu
         options: &request.mount_options,
         inline: request.inline,
         cache: cache.as_ref(),
+        no_stage: None,
+        keeps_stages: request.inline,
         fs_group: request.fs_group,
         read_only: request.volume_read_only,
         source,
