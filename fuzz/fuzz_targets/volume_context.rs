@@ -160,7 +160,7 @@ mod proto {
 }
 
 use contract::cache::{self, Cache};
-use contract::volume;
+use contract::{stage, volume};
 use error::{Error, ErrorKind};
 use node::credentials::{AuthenticationSource, resolve, token};
 use node::options::{Inputs, MountOptions, Rule, TABLE};
@@ -297,7 +297,7 @@ fn plan(call: NodePublishVolumeRequest, kubernetes: Option<&str>) -> error::Resu
         inline: request.inline,
         cache: cache.as_ref(),
         no_stage: None,
-        keeps_stages: request.inline,
+        keeps_stages: true,
         fs_group: request.fs_group,
         read_only: request.volume_read_only,
         source,
@@ -318,7 +318,7 @@ fn is_flag(arg: &str, name: &str) -> bool {
 /// Compares what the engine understands of the arguments with what the driver meant: nothing of the volume stands in place of the driver's own.
 fn check_plan(request: &PublishRequest, made: &MountOptions, has_cache: bool) {
     let given = |name: &str| made.args.iter().filter(|arg| is_flag(arg, name)).collect::<Vec<_>>();
-    let ours = ["user-agent-prefix", "cache"];
+    let ours = ["user-agent-prefix", "cache", "stage"];
     for &(name, rule) in TABLE {
         let is_the_drivers = matches!(rule, Rule::Own | Rule::Strip(_) | Rule::Refuse(_) | Rule::Env(_));
         assert!(
@@ -330,6 +330,7 @@ fn check_plan(request: &PublishRequest, made: &MountOptions, has_cache: bool) {
     let agent = given("user-agent-prefix");
     assert!(agent.len() == 1 && agent[0].starts_with("--user-agent-prefix=s3-csi-driver/"), "{agent:?}");
     assert!(given("cache").iter().all(|it| **it == format!("--cache={}", cache::DIRECTORY)));
+    assert!(given("stage").iter().all(|it| **it == format!("--stage={}", stage::DIRECTORY)));
     assert_eq!(
         given("cache").len(),
         usize::from(has_cache),
