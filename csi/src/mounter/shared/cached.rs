@@ -3,16 +3,20 @@
 //!
 //! Never here: an engine's usage, because all engines of a pod have one control group.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use mountpoint::sync::Arc;
+use tokio::time::{Instant, timeout_at};
 
 use super::Node;
 use super::caches::{Wanted, name_of};
 use super::engines_pod::EnginesPod;
 use crate::contract::cache;
 use crate::contract::comm::{self, Comm};
-use crate::error::{Error, Result};
+use crate::contract::engines_pod::is_source;
+use crate::error::Result;
 use crate::mounter::MountRequest;
 use crate::mounter::deaths;
 use crate::mounter::engines::Peer;
@@ -27,14 +31,14 @@ fn flag(arg: &str) -> &str {
 }
 
 impl Node {
-    /// The engine's arguments, and the name of its cache. Without room for its cache a volume is mounted without one, and an Event tells
-    /// its workload.
+    /// The engine's arguments, and the name of its cache. Without room for its cache, or if the disk does not answer, a volume is mounted
+    /// without one, and an Event tells its workload.
     pub(super) async fn args(
         self: &Arc<Self>,
         request: &MountRequest,
         name: &str,
         pod: &EnginesPod,
-        user: u32,
+        (user, deadline): (u32, Instant),
     ) -> Result<(Vec<String>, Option<String>)> {
         if !request.args.iter().any(|arg| flag(arg) == "--cache") {
             return Ok((request.args.clone(), None));
@@ -44,13 +48,27 @@ impl Node {
         let (node, cache) = (Arc::clone(self), name_of(request));
         let (source, of_pod) = (name.to_owned(), Comm::on_host(&self.config.kubelet, &pod.uid));
         let (of_task, uid) = (cache.clone(), pod.uid.clone());
-        let taking = tokio::task::spawn_blocking(move || {
-            let wanted = Wanted { source: &source, comm: &of_pod, user, mib };
-            node.caches.take(&of_task, &wanted, |other| node.has_source(&uid, other))
-        });
+        let had = self.shares.get(name).is_some_and(|share| share.cache.as_ref() == Some(&cache));
+        let within = self.config.cache_within;
+        let until = deadline.min(Instant::now() + within);
+        let taking = async {
+            // One volume at a time calls the disk, so a disk that hangs occupies one thread.
+            let turn = timeout_at(until, self.caches.turn()).await.map_err(|_elapsed| {
+                format!("room for the cache of another volume is still being made after {within:?}: does the disk of shared.cache answer?")
+            })?;
+            // The task keeps its turn, and goes on after the time limit: the cache then is ready for the next mount of this source.
+            let taking = tokio::task::spawn_blocking(move || {
+                let wanted = Wanted { source: &source, comm: &of_pod, user, mib, had };
+                node.caches.take(&turn, &of_task, &wanted, || node.sources(&uid))
+            });
+            let taken = timeout_at(until, taking).await.map_err(|_elapsed| {
+                format!("the disk of shared.cache did not make room for it within {within:?}: does the disk answer?")
+            })?;
+            taken.map_err(|error| error.to_string())?
+        };
         let is_of_cache = |arg: &String| OF_CACHE.contains(&flag(arg));
         let mut args = request.args.clone();
-        match taking.await.map_err(Error::internal)? {
+        match taking.await {
             Ok(()) => {
                 args.retain(|arg| flag(arg) == "--cache-passthrough" || !is_of_cache(arg));
                 args.extend([
@@ -68,9 +86,13 @@ impl Node {
         }
     }
 
-    /// Whether a source exists, or its engine may still end in the pod.
-    fn has_source(&self, pod: &str, name: &str) -> bool {
-        self.shares.get(name).is_some() || self.comm(pod, name).directory().symlink_metadata().is_ok()
+    /// The sources that exist, and those whose engine may still end in the pod.
+    fn sources(&self, pod: &str) -> io::Result<BTreeSet<String>> {
+        let mut names = self.shares.names()?;
+        for entry in std::fs::read_dir(Comm::on_host(&self.config.kubelet, pod).directory())? {
+            names.extend(entry?.file_name().into_string().ok().filter(|name| is_source(name)));
+        }
+        Ok(names)
     }
 
     /// Connects to all engines after a start of the driver.

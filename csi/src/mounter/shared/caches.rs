@@ -2,26 +2,33 @@
 //! outlives mounts, and also pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its
 //! engine owns, or the reason why there is none.
 //!
-//! Sizes are reserved: all caches together never exceed the disk. To make room, caches without a source are removed, the oldest first.
+//! Sizes are reserved: all caches together never exceed the disk. To make room, caches without a source are removed, the oldest first. A cache
+//! whose note can't be read counts as in use, and nobody knows its size: while other sources exist, no cache gets room.
+//!
+//! The disk may hang. Room is made for one volume at a time, by its [`Turn`]; the caller decides how long it waits.
 //!
 //! The pod is not trusted with the disk: the notes on caches are in the driver's own directory, and no link on the disk is followed.
 //!
 //! Never here: a byte of a cache; a mount that fails because there is no room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mountpoint::sync::Mutex;
+use mountpoint::sync::Arc;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::contract::comm::Comm;
 use crate::contract::{cache, comm, digest};
 use crate::mounter::MountRequest;
+
+/// The directory of the notes, in the driver's directory on the node.
+const NOTES: &str = "shared-caches";
 
 /// The disk for caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +69,18 @@ pub(super) struct Wanted<'a> {
     pub(super) user: u32,
     /// The size, in MiB.
     pub(super) mib: u64,
+    /// Whether the source has had this cache before, according to its own note.
+    pub(super) had: bool,
 }
+
+/// The right to make room. One caller has it at a time.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _choosing: OwnedMutexGuard<()>,
+}
+
+/// The notes of all caches by name; `None` for a note that can't be read.
+type All = BTreeMap<String, Option<Kept>>;
 
 /// The name of the directory for a volume and its place. Two volumes of one bucket have two caches: their keys may have different rights.
 pub(super) fn name_of(request: &MountRequest) -> String {
@@ -74,21 +92,36 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// The caches to remove to make room for another one, the oldest first; or the reason why there is no room.
+/// The caches to remove to make room for another one, the oldest first; or the reason why there is no room. `others` are the sources of
+/// this node, without the one that wants the cache.
 fn to_remove(
-    kept: &BTreeMap<String, Kept>,
-    is_in_use: impl Fn(&Kept) -> bool,
-    (name, source, mib): (&str, &str, u64),
+    all: &All,
+    others: &BTreeSet<String>,
+    (name, had, mib): (&str, bool, u64),
     max: u64,
 ) -> Result<Vec<String>, String> {
-    if kept.get(name).is_some_and(|it| it.source != source && is_in_use(it)) {
-        return Err("another source of this volume, with earlier options, has its cache".to_owned());
+    match all.get(name) {
+        Some(Some(it)) if others.contains(&it.source) => {
+            return Err("another source of this volume, with earlier options, has its cache".to_owned());
+        }
+        // Each source may be the one that uses it.
+        Some(None) if !had && !others.is_empty() => return Err(unreadable(name)),
+        _ => {}
     }
-    let others = || kept.iter().filter(|(other, _)| *other != name);
-    let mut reserved: u64 = others().map(|(_, it)| it.mib).sum();
-    let mut unused: Vec<_> = others().filter(|(_, it)| !is_in_use(it)).collect();
-    unused.sort_by_key(|(_, it)| it.used);
     let mut removed = Vec::new();
+    let mut known = BTreeMap::new();
+    for (other, it) in all.iter().filter(|(other, _)| *other != name) {
+        match it {
+            Some(it) => drop(known.insert(other, it)),
+            None if others.is_empty() => removed.push(other.clone()),
+            // The room that is left is not known. A cache that has its room already keeps it.
+            None if matches!(all.get(name), Some(Some(own)) if own.mib >= mib) => return Ok(vec![]),
+            None => return Err(unreadable(other)),
+        }
+    }
+    let mut reserved: u64 = known.values().map(|it| it.mib).sum();
+    let mut unused: Vec<_> = known.into_iter().filter(|(_, it)| !others.contains(&it.source)).collect();
+    unused.sort_by_key(|(_, it)| it.used);
     for (other, it) in unused {
         if reserved.saturating_add(mib) <= max {
             break;
@@ -104,20 +137,27 @@ fn to_remove(
     ))
 }
 
+fn unreadable(name: &str) -> String {
+    format!(
+        "the driver's note {NOTES}/{name} on the node can't be read, so the cache of that name counts as in use, and the room beside it is not \
+         known: delete the note, and the directory of that name on the disk, while no pod of the node uses its volume"
+    )
+}
+
 /// The caches of this node.
 #[derive(Debug)]
 pub(super) struct Caches {
     disk: Option<Disk>,
     notes: PathBuf,
     /// Locked while room is made.
-    choosing: Mutex<()>,
+    choosing: Arc<Mutex<()>>,
 }
 
 impl Caches {
     /// The caches on this disk, with notes beneath this kubelet's root directory.
     pub(super) fn of(kubelet: &Path, disk: Option<Disk>) -> Self {
-        let notes = comm::plugin_directory(kubelet).join("shared-caches");
-        Self { disk, notes, choosing: Mutex::default() }
+        let notes = comm::plugin_directory(kubelet).join(NOTES);
+        Self { disk, notes, choosing: Arc::default() }
     }
 
     /// Whether the chart gives a disk for caches.
@@ -125,16 +165,22 @@ impl Caches {
         self.disk.is_some()
     }
 
-    /// Reserves a cache, and makes its directory for the user of the pod. A source that had this cache finds its blocks there. `is_source`
-    /// tells whether a source exists, or its engine still ends in the pod.
+    /// Waits for the right to make room.
+    pub(super) async fn turn(&self) -> Turn {
+        Turn { _choosing: Arc::clone(&self.choosing).lock_owned().await }
+    }
+
+    /// Reserves a cache, and makes its directory for the user of the pod. A source that had this cache finds its blocks there. `sources`
+    /// lists the sources that exist, and those whose engine still ends in the pod. Blocks while the disk hangs.
     ///
     /// # Errors
     /// A sentence: the caches have no room, the pod has no disk, or the disk fails.
     pub(super) fn take(
         &self,
+        _turn: &Turn,
         name: &str,
         wanted: &Wanted<'_>,
-        is_source: impl Fn(&str) -> bool,
+        sources: impl FnOnce() -> io::Result<BTreeSet<String>>,
     ) -> Result<(), String> {
         let Some(root) = self.root(wanted.comm) else {
             return Err("the engines pod has no disk for caches (shared.cache of the chart)".to_owned());
@@ -144,11 +190,12 @@ impl Caches {
         }
         let failed = |what: &str, error: io::Error| format!("{what} in {}: {error}", root.display());
         let max = self.disk.as_ref().map_or(0, |disk| disk.mib);
-        let _choosing = self.choosing.lock();
         self.forget_missing(&root).map_err(|error| failed("looking at its caches", error))?;
-        let kept = self.all();
-        let is_in_use = |it: &Kept| it.source != wanted.source && is_source(&it.source);
-        for other in to_remove(&kept, is_in_use, (name, wanted.source, wanted.mib), max)? {
+        let all = self.all().map_err(|error| failed("reading the notes on caches", error))?;
+        // Sources that begin later wait for their turn before they take a cache.
+        let mut others = sources().map_err(|error| failed("looking for the sources of caches", error))?;
+        others.remove(wanted.source);
+        for other in to_remove(&all, &others, (name, wanted.had, wanted.mib), max)? {
             tracing::info!("the cache {other} goes, to make room for that of {}", wanted.source);
             remove(&root.join(&other)).map_err(|error| failed("removing an earlier cache", error))?;
             self.forget(&other).map_err(|error| failed("forgetting an earlier cache", error))?;
@@ -160,8 +207,8 @@ impl Caches {
 
     /// Notes that a source has left its cache. The cache stays until another one needs the room.
     pub(super) fn leave(&self, name: &str) {
-        // The source still exists, so nobody else writes this note. The lock is not taken: making room for another cache may take long.
-        let Some(kept) = self.get(name) else { return };
+        // The source still exists, so nobody else writes this note. No turn is taken: making room for another cache may take long.
+        let Ok(kept) = self.get(name) else { return };
         if let Err(error) = self.put(name, &Kept { used: now(), ..kept }) {
             tracing::warn!("noting that a cache is unused: {error}");
         }
@@ -180,12 +227,16 @@ impl Caches {
 
     /// Removes notes whose directory went with its pod, and directories without a note.
     fn forget_missing(&self, root: &Path) -> io::Result<()> {
-        let kept = self.all();
-        for name in kept.keys().filter(|name| root.join(name).symlink_metadata().is_err()) {
-            self.forget(name)?;
+        let noted = self.names()?;
+        for name in &noted {
+            match root.join(name).symlink_metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.forget(name)?,
+                there => drop(there?),
+            }
         }
-        for entry in std::fs::read_dir(root)?.flatten() {
-            let is_unknown = |name: &str| is_name(name) && !kept.contains_key(name);
+        for entry in std::fs::read_dir(root)? {
+            let entry = entry?;
+            let is_unknown = |name: &str| is_name(name) && !noted.contains(name);
             if entry.file_name().to_str().is_some_and(is_unknown) {
                 remove(&entry.path())?;
             }
@@ -193,15 +244,40 @@ impl Caches {
         Ok(())
     }
 
-    fn all(&self) -> BTreeMap<String, Kept> {
-        let entries = std::fs::read_dir(&self.notes).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| self.get(&name).map(|kept| (name, kept))).collect()
+    /// The names of the caches with a note, whatever it says.
+    fn names(&self) -> io::Result<BTreeSet<String>> {
+        let entries = match std::fs::read_dir(&self.notes) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            entries => entries?,
+        };
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            names.extend(entry?.file_name().into_string().ok().filter(|name| is_name(name)));
+        }
+        Ok(names)
     }
 
-    fn get(&self, name: &str) -> Option<Kept> {
-        let text = std::fs::read(self.notes.join(Some(name).filter(|name| is_name(name))?)).ok()?;
-        serde_json::from_slice(&text).ok()
+    fn all(&self) -> io::Result<All> {
+        let noted = |name: String| {
+            let kept = self.get(&name).inspect_err(|error| {
+                tracing::warn!(
+                    "the note {NOTES}/{name} can't be read, so that cache counts as in use: {error}"
+                );
+            });
+            (name, kept.ok())
+        };
+        Ok(self.names()?.into_iter().map(noted).collect())
+    }
+
+    fn get(&self, name: &str) -> io::Result<Kept> {
+        if !is_name(name) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let kept: Kept = serde_json::from_slice(&std::fs::read(self.notes.join(name))?)?;
+        if kept.source.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it names no source"));
+        }
+        Ok(kept)
     }
 
     fn put(&self, name: &str, kept: &Kept) -> io::Result<()> {
@@ -259,14 +335,18 @@ mod tests {
         Kept { mib, source: source.into(), used }
     }
 
+    fn named(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&it| it.to_owned()).collect()
+    }
+
     #[test]
     fn the_oldest_unused_caches_make_room_and_those_in_use_stay() {
         let all = BTreeMap::from([
-            ("a".to_owned(), kept(30, "sh-1", 5)),
-            ("b".to_owned(), kept(30, "sh-2", 3)),
-            ("c".to_owned(), kept(30, "sh-3", 4)),
+            ("a".to_owned(), Some(kept(30, "sh-1", 5))),
+            ("b".to_owned(), Some(kept(30, "sh-2", 3))),
+            ("c".to_owned(), Some(kept(30, "sh-3", 4))),
         ]);
-        let chosen = |name, mib| to_remove(&all, |it| it.source == "sh-3", (name, "sh-9", mib), 100);
+        let chosen = |name, mib| to_remove(&all, &named(&["sh-3"]), (name, false, mib), 100);
         assert_eq!(chosen("d", 10), Ok(vec![]), "it fits");
         assert_eq!(chosen("d", 11), Ok(vec!["b".to_owned()]));
         assert_eq!(chosen("d", 70), Ok(vec!["b".to_owned(), "a".to_owned()]));
@@ -274,6 +354,25 @@ mod tests {
         assert!(why.contains("71 MiB") && why.contains("30 of 100 MiB"), "{why}");
         assert_eq!(chosen("a", 40), Ok(vec![]), "its own size is free for it");
         assert!(chosen("c", 1).unwrap_err().contains("another source"));
+    }
+
+    #[test]
+    fn a_cache_whose_note_is_unreadable_has_an_unknown_size_and_is_in_use() {
+        let all = BTreeMap::from([("a".to_owned(), Some(kept(30, "sh-1", 5))), ("b".to_owned(), None)]);
+        let chosen = |others: &[&str], name, had, mib| to_remove(&all, &named(others), (name, had, mib), 100);
+        for (name, had) in [("d", false), ("b", false)] {
+            let why = chosen(&["sh-3"], name, had, 1).unwrap_err();
+            assert!(why.contains("shared-caches/b"), "{why}");
+        }
+        assert_eq!(chosen(&["sh-3"], "a", true, 30), Ok(vec![]), "it has its room already");
+        assert!(chosen(&["sh-3"], "a", true, 31).is_err());
+        assert_eq!(chosen(&["sh-3"], "b", true, 70), Ok(vec![]), "its source has it by its own note");
+        assert_eq!(chosen(&[], "b", false, 70), Ok(vec![]), "nobody else can have it");
+        assert_eq!(
+            chosen(&[], "d", false, 70),
+            Ok(vec!["b".to_owned()]),
+            "no source is left that may use it"
+        );
     }
 
     #[test]
@@ -308,8 +407,9 @@ mod tests {
         fn take(&self, volume: &str, source: &str, mib: u64, sources: &[&str]) -> Result<PathBuf, String> {
             let name = name_of(&request(volume, "w1"));
             let user = rustix::process::geteuid().as_raw();
-            let wanted = Wanted { source, comm: &self.comm, user, mib };
-            self.caches.take(&name, &wanted, |it| sources.contains(&it))?;
+            let wanted = Wanted { source, comm: &self.comm, user, mib, had: false };
+            let turn = Turn { _choosing: Arc::clone(&self.caches.choosing).blocking_lock_owned() };
+            self.caches.take(&turn, &name, &wanted, || Ok(named(sources)))?;
             Ok(self.caches.directory(&self.comm, &name).unwrap())
         }
     }
@@ -333,6 +433,47 @@ mod tests {
         assert!(home.take("pv-2", "sh-2", 60, &["sh-3"]).is_err());
         let second = home.take("pv-2", "sh-2", 60, &[]).unwrap();
         assert!(!first.exists() && second.is_dir() && home.root.join("lost+found").exists());
+    }
+
+    #[test]
+    fn a_cache_in_use_stays_though_its_note_can_not_be_read() {
+        let home = Home::new();
+        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
+        std::fs::write(first.join("block"), "bytes").unwrap();
+        let note = home.caches.notes.join(name_of(&request("pv-1", "w1")));
+        for half in ["", "{", "{}", "{\"mib\":60}"] {
+            std::fs::write(&note, half).unwrap();
+            let why = home.take("pv-2", "sh-2", 1, &["sh-1", "sh-2"]).unwrap_err();
+            assert!(why.contains("can't be read") && first.join("block").exists(), "{half}: {why}");
+        }
+        home.caches.leave(&name_of(&request("pv-1", "w1")));
+        // A note of another kind, which can't even be opened as a file.
+        std::fs::remove_file(&note).unwrap();
+        std::fs::create_dir(&note).unwrap();
+        home.take("pv-2", "sh-2", 1, &["sh-1", "sh-2"]).unwrap_err();
+        assert!(first.join("block").exists());
+        std::fs::remove_dir(&note).unwrap();
+        std::fs::write(&note, "").unwrap();
+        home.take("pv-2", "sh-2", 60, &["sh-2"]).unwrap();
+        assert!(!first.exists() && !note.exists(), "no source is left that may use it");
+    }
+
+    #[test]
+    fn notes_or_sources_that_can_not_be_listed_remove_no_cache() {
+        let home = Home::new();
+        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
+        let name = name_of(&request("pv-2", "w1"));
+        let user = rustix::process::geteuid().as_raw();
+        let wanted = Wanted { source: "sh-2", comm: &home.comm, user, mib: 60, had: false };
+        let turn = Turn { _choosing: Arc::clone(&home.caches.choosing).blocking_lock_owned() };
+        let unlisted = || Err(io::ErrorKind::PermissionDenied.into());
+        home.caches.take(&turn, &name, &wanted, unlisted).unwrap_err();
+        assert!(first.exists());
+        let aside = home.caches.notes.with_extension("aside");
+        std::fs::rename(&home.caches.notes, &aside).unwrap();
+        std::fs::write(&home.caches.notes, "a file").unwrap();
+        home.caches.take(&turn, &name, &wanted, || Ok(BTreeSet::new())).unwrap_err();
+        assert!(first.exists(), "notes that can't be listed are not none");
     }
 
     #[test]

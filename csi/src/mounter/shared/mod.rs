@@ -83,6 +83,9 @@ pub struct Config {
     pub revision: Option<String>,
     /// Whether files of caches are registered for the kernel to read by itself.
     pub kernel_reads: bool,
+    /// Time limit for the disk of caches to make room for one; after it, a volume is mounted without a cache. Doubled, a workload waits twice
+    /// as long for a disk that hangs; with half of it, the removal of a large cache on a slow disk may take longer.
+    pub cache_within: Duration,
 }
 
 impl Config {
@@ -101,6 +104,7 @@ impl Config {
             disk: None,
             revision: None,
             kernel_reads: true,
+            cache_within: Duration::from_secs(30),
         }
     }
 }
@@ -448,7 +452,7 @@ impl Node {
         self.shares.put(name, &share)?;
         let user = self.pods.begin(pod, name, deadline).await?;
         let comm = self.comm(&pod.uid, name);
-        let (args, cache) = self.args(request, name, pod, user).await?;
+        let (args, cache) = self.args(request, name, pod, (user, deadline)).await?;
         self.shares.put(name, &Share { cache, ..share })?;
         let mut env = request.env.clone();
         if let Some(profile) = self.write_credentials(request, &pod.uid, &comm)? {

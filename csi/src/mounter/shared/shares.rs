@@ -5,7 +5,7 @@
 //!
 //! Never here: a mount, a key of the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -35,10 +35,15 @@ pub(super) struct Share {
     pub(super) cache: Option<String>,
 }
 
-/// The share key of a request: requests with one key share a source. Covers all that the engine gets, except the store's keys.
+/// The option that tells the store the versions of the driver and of Kubernetes.
+const OF_VERSIONS: &str = "--user-agent-prefix=";
+
+/// The share key of a request: requests with one key share a source. Covers all that the engine gets, except the store's keys and the
+/// versions: after an upgrade, new workloads find the sources of before.
 pub(super) fn key_of(request: &MountRequest) -> String {
     let env: Vec<_> = request.env.iter().flat_map(|(name, value)| [name.as_str(), value]).collect();
-    let args: Vec<_> = request.args.iter().map(String::as_str).collect();
+    let args = request.args.iter().map(String::as_str);
+    let args: Vec<_> = args.filter(|arg| !arg.starts_with(OF_VERSIONS)).collect();
     let whether = |it: bool| if it { "yes" } else { "no" };
     digest(&[
         &request.volume,
@@ -128,19 +133,30 @@ impl Shares {
 
     /// All sources by name.
     pub(super) fn all(&self) -> io::Result<BTreeMap<String, Share>> {
+        let names = self.names()?.into_iter();
+        Ok(names.filter_map(|name| self.get(&name).map(|share| (name, share))).collect())
+    }
+
+    /// The names of all sources.
+    pub(super) fn names(&self) -> io::Result<BTreeSet<String>> {
         let entries = match std::fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
             entries => entries?,
         };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        Ok(names.filter_map(|name| self.get(&name).map(|share| (name, share))).collect())
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            names.extend(entry?.file_name().into_string().ok().filter(|name| is_source(name)));
+        }
+        Ok(names)
     }
 
     /// The source of this name.
     pub(super) fn get(&self, name: &str) -> Option<Share> {
-        let text = std::fs::read(self.directory.join(Some(name).filter(|name| is_source(name))?)).ok()?;
-        // A note that can't be read counts: its source may be mounted.
-        Some(serde_json::from_slice(&text).unwrap_or_default())
+        match std::fs::read(self.directory.join(Some(name).filter(|name| is_source(name))?)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // A note that can't be read counts: its source may be mounted.
+            text => Some(text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()),
+        }
     }
 
     /// Writes the note of a source, whole or not at all.
@@ -193,6 +209,13 @@ mod tests {
             ..first.clone()
         };
         assert_eq!(key_of(&first), key_of(&same));
+        let of_version = |version: &str| {
+            let agent = format!(
+                "--user-agent-prefix=s3-csi-driver/{version} credential-source#driver k8s/v1.{version}"
+            );
+            key_of(&MountRequest { args: [&[agent][..], &first.args].concat(), ..first.clone() })
+        };
+        assert_eq!(of_version("2"), of_version("3"), "an upgrade changes no key");
         let others = [
             MountRequest { volume: "pv-2".into(), ..first.clone() },
             MountRequest { handle: "h".into(), ..first.clone() },
@@ -231,6 +254,11 @@ mod tests {
         assert_eq!((anew.get("../shared"), anew.get("mp-1")), (None, None));
         std::fs::write(anew.directory.join(&name), "half").unwrap();
         assert_eq!(anew.all().unwrap().len(), 1, "its source may be mounted");
+        std::fs::remove_file(anew.directory.join(&name)).unwrap();
+        std::fs::create_dir(anew.directory.join(&name)).unwrap();
+        assert_eq!(anew.all().unwrap().len(), 1, "neither can this one be read");
+        std::fs::remove_dir(anew.directory.join(&name)).unwrap();
+        std::fs::write(anew.directory.join(&name), "").unwrap();
         anew.forget(&name).unwrap();
         anew.forget(&name).unwrap();
         assert_eq!(anew.all().unwrap(), BTreeMap::new());

@@ -2,6 +2,7 @@
 //! serve an empty directory and can be killed.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::thread;
 
 use mountpoint::sync::Mutex;
@@ -426,6 +427,38 @@ fn a_cache_outlives_its_source_until_another_volume_needs_the_room() {
             home.mounter.mount(two).await.unwrap();
             assert_eq!(home.args("pv-2").len(), 2);
             assert!(!of_one.exists() && of_two.exists());
+        })
+    });
+}
+
+#[test]
+fn a_disk_that_hangs_costs_volumes_their_caches_and_no_mount() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            let disk = home.kubelet.join("disk");
+            // Nobody serves this mount: each call waits for as long as the device is open.
+            let Some(device) = fuse() else { return };
+            sys::mount_fuse(device.as_fd(), &disk, false).unwrap();
+            let (told, notices) = mpsc::channel(16);
+            let short = Config {
+                cache_within: Duration::from_millis(200),
+                ..config(&home.kubelet, LONG, Some(told))
+            };
+            let mounter = SharedMounter::new(&home.server.client(), short).unwrap();
+            let mut home = Home { mounter, notices, ..home };
+            for (volume, words) in [("pv-1", "did not make room"), ("pv-2", "the cache of another volume")] {
+                home.mounter.mount(home.cached(volume, 10)).await.unwrap();
+                assert_eq!(home.args(volume), [""; 0], "it reads from the store");
+                let note = home.told(Reason::CacheLeftOut).await.note;
+                assert!(note.contains(volume) && note.contains(words), "{note}");
+            }
+            drop(device);
+            assert!(sys::unmount(&disk, sys::Busy::Detach).unwrap());
+            // The disk answers again. A slow machine may need more than one attempt.
+            while home.args("pv-1").is_empty() {
+                home.end("pv-1").await;
+                home.mounter.mount(home.cached("pv-1", 10)).await.unwrap();
+            }
         })
     });
 }
