@@ -3,7 +3,7 @@
 //!
 //! A restarted container starts mounters for all directories that it finds: each then waits for its mount. When a mounter dies, this
 //! process inherits its engine and kills it, because nobody would notice that engine's death later. Then a new mounter starts, and waits
-//! for its mount.
+//! for its mount. The source of an engine that does not end, in uninterruptible sleep, waits for it; other sources do not.
 //!
 //! Never here: a device, a credential, an engine.
 
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use mountpoint::sync::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
+use super::left::{Left, Update};
 use super::{Among, answer, exit_announced};
 use crate::contract::comm::Comm;
 use crate::contract::engines_pod::{self, is_source};
@@ -63,12 +64,12 @@ pub struct Many {
 #[derive(Debug, Default)]
 struct Mounters {
     running: BTreeMap<String, Running>,
-    /// Sources that get a mounter once the engines of dead mounters are gone.
+    /// Sources that get a mounter once the engine of their dead mounter is gone.
     waiting: BTreeSet<String>,
     /// Number of early deaths of mounters in a row, by source.
     deaths: BTreeMap<String, u32>,
-    /// Whether a mounter died whose engine may still live.
-    has_orphans: bool,
+    /// Engines that outlived their mounters.
+    left: Left,
 }
 
 /// A mounter.
@@ -130,15 +131,15 @@ impl Many {
     /// successor.
     pub fn reap(&self) {
         let mut mounters = self.mounters.lock();
+        let mut ended = BTreeSet::new();
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let its = mounters.running.iter().find(|(_, of)| of.pid == pid);
             let Some((source, since)) = its.map(|(source, of)| (source.clone(), of.since)) else { continue };
             mounters.running.remove(&source);
-            mounters.has_orphans = true;
+            ended.insert(source.clone());
             if exit_announced(&self.config.comm.of_source(&source)) {
                 tracing::info!(source, "the source is unmounted");
                 mounters.deaths.remove(&source);
-                self.clean_up(&source);
                 continue;
             }
             tracing::warn!(source, ?status, "a mounter has ended");
@@ -146,14 +147,21 @@ impl Many {
                 mounters.waiting.insert(source);
             }
         }
-        if mounters.has_orphans {
-            mounters.has_orphans = kill_all(mounters.orphans());
+        if ended.is_empty() && mounters.left.is_empty() {
+            return;
         }
-        if !mounters.has_orphans {
-            for source in std::mem::take(&mut mounters.waiting) {
-                if let Err(error) = self.start(&mut mounters, &source) {
-                    tracing::error!(source, "after the death of a mounter: {error}");
-                }
+        let orphans = mounters.orphans();
+        let Update { fresh, settled } = mounters.left.update(&ended, &orphans);
+        kill_all(&fresh);
+        for source in settled {
+            // The directory stays until now: meanwhile the node gives a new source of the volume another name.
+            if exit_announced(&self.config.comm.of_source(&source)) {
+                mounters.waiting.remove(&source);
+                self.clean_up(&source);
+            } else if mounters.waiting.remove(&source)
+                && let Err(error) = self.start(&mut mounters, &source)
+            {
+                tracing::error!(source, "after the death of a mounter: {error}");
             }
         }
     }
@@ -179,14 +187,15 @@ impl Many {
     fn begin(&self, source: &str) -> std::result::Result<(), String> {
         let mut mounters = self.mounters.lock();
         let ends = exit_announced(&self.config.comm.of_source(source));
-        match mounters.running.contains_key(source) {
-            true if ends => return Err(format!("the engine of {source} still ends")),
-            true => return Ok(()),
-            false if ends => {
+        let (runs, is_left) = (mounters.running.contains_key(source), mounters.left.has(source));
+        match (runs || is_left, ends) {
+            (true, true) => return Err(format!("the engine of {source} still ends")),
+            (false, true) => {
                 mounters.waiting.remove(source);
                 self.clean_up(source);
             }
-            false => {}
+            _ if runs => return Ok(()),
+            _ => {}
         }
         let max = self.config.sources_max;
         if !mounters.waiting.contains(source) && mounters.running.len() + mounters.waiting.len() >= max {
@@ -194,7 +203,7 @@ impl Many {
                 "the engines pod serves {max} sources, and no more have room: shared.maxVolumes of the chart"
             ));
         }
-        if mounters.has_orphans {
+        if is_left {
             // The node waits until the mounter listens.
             mounters.waiting.insert(source.to_owned());
             return Ok(());
@@ -259,7 +268,7 @@ impl Mounters {
     }
 
     /// The children of this process except mounters: engines of dead mounters, and their helpers.
-    fn orphans(&self) -> Vec<Pid> {
+    fn orphans(&self) -> BTreeSet<i32> {
         let own = std::process::id();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -267,8 +276,8 @@ impl Mounters {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             parent(&stat) == Some(own)
         });
-        let is_mounter = |pid: &Pid| self.running.values().any(|of| of.pid == *pid);
-        of_own.filter_map(Pid::from_raw).filter(|pid| !is_mounter(pid)).collect()
+        let is_mounter = |pid: &i32| self.running.values().any(|of| of.pid.as_raw_nonzero().get() == *pid);
+        of_own.filter(|pid| !is_mounter(pid)).collect()
     }
 }
 
@@ -277,17 +286,17 @@ fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Kills processes. Returns whether there were any. SIGCHLD tells when their exit statuses can be collected.
-fn kill_all(processes: Vec<Pid>) -> bool {
-    for pid in &processes {
+/// Kills processes. SIGCHLD tells when their exit statuses can be collected.
+fn kill_all(processes: &BTreeSet<i32>) {
+    for pid in processes.iter().filter_map(|pid| Pid::from_raw(*pid)) {
         tracing::warn!(pid = pid.as_raw_nonzero(), "its mounter is gone: it ends");
-        let _ = kill_process(*pid, Signal::KILL);
+        let _ = kill_process(pid, Signal::KILL);
     }
-    !processes.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::left::tests::stuck;
     use super::*;
 
     /// A pod whose mounters are this program, and who takes requests of this user alone.
@@ -354,6 +363,29 @@ mod tests {
         std::fs::write(comm.error(), "of the mount before").unwrap();
         assert_eq!(many.begin("sh-1"), Ok(()));
         assert!(!comm.exit().exists() && !comm.error().exists(), "nothing is left of the earlier one");
+    }
+
+    #[test]
+    fn an_engine_that_does_not_end_stops_no_mount_of_another_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let many = many(&folder, own(), 2);
+        many.mounters.lock().left = stuck("sh-1");
+        assert_eq!((many.begin("sh-2"), many.begin("sh-1")), (Ok(()), Ok(())));
+        let mut mounters = many.mounters.lock();
+        assert_eq!(mounters.running.keys().collect::<Vec<_>>(), ["sh-2"]);
+        assert_eq!(
+            mounters.waiting.iter().collect::<Vec<_>>(),
+            ["sh-1"],
+            "two engines would have one directory"
+        );
+        drop(std::mem::take(&mut mounters.waiting));
+        drop(mounters);
+        // The node gave it up: it takes another name meanwhile.
+        let comm = Comm::at(folder.path()).of_source("sh-1");
+        std::fs::create_dir(comm.directory()).unwrap();
+        std::fs::write(comm.exit(), "").unwrap();
+        assert!(many.begin("sh-1").unwrap_err().contains("still ends"));
+        assert!(comm.exit().exists(), "its directory stays as long");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod engine;
 mod gone;
 mod kept;
+mod left;
 pub mod many;
 mod offered;
 mod restarts;
