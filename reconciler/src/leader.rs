@@ -43,6 +43,12 @@ impl Leadership {
         }
     }
 
+    /// A leadership until the time that this channel has last told.
+    #[must_use]
+    pub fn until(told: watch::Receiver<Option<Instant>>) -> Self {
+        Self(told)
+    }
+
     /// A leadership that lasts, for tests and for tools that run alone.
     #[must_use]
     pub fn forever() -> Self {
@@ -75,7 +81,7 @@ impl Elector {
     /// The leadership that this elector renews.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        Leadership(self.until.subscribe())
+        Leadership::until(self.until.subscribe())
     }
 
     /// Takes part in the election until the future is dropped.

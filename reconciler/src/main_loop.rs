@@ -178,7 +178,9 @@ impl MainLoop {
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         let mut pulse = tokio::time::interval(TURNS_EVERY);
         let mut leadership = self.leadership.clone();
-        let (mut ready, mut led, mut stopped) = (false, false, false);
+        let (mut ready, mut stopped) = (false, false);
+        // Whether groups were due while this process did not lead. An expired Lease wakes nobody, so no change of the leadership tells this.
+        let mut missed = true;
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
@@ -187,6 +189,7 @@ impl MainLoop {
         loop {
             let now = Instant::now();
             self.health.send_replace(Health { ready, turned: now });
+            metrics.leads(gate.holds());
             while !stopped
                 && working.len() < WORKERS
                 && let Some(group) = queue.take(now)
@@ -195,6 +198,7 @@ impl MainLoop {
                     let index = index.get_or_insert_with(|| cache.index());
                     cache.facts_by(index, &group, csi::contract::VERSION, Timestamp::now())
                 });
+                missed |= facts.is_none();
                 working.push(Box::pin(reconcile(applier, gate, group, facts)));
             }
             if reserve_due && applier.reserves() && ready && !stopped && gate.holds() && reserving.is_empty()
@@ -256,12 +260,11 @@ impl MainLoop {
                 },
                 () = leadership.changed() => {
                     let leads = leadership.holds();
-                    if leads && !led && ready {
+                    if leads && missed && ready {
+                        missed = false;
                         add_all(&mut queue, cache);
                     }
                     reserve_due |= leads;
-                    led = leads;
-                    metrics.leads(leads);
                 }
                 _ = sweep.tick() => if ready {
                     (reserve_due, upgrade_due) = (true, true);
@@ -320,7 +323,8 @@ pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Fa
                 continue;
             }
             if !leadership.holds() {
-                return Ok(None);
+                let why = "the Lease has run out".to_owned();
+                return Err(Left { why, conflict: true, rest: None });
             }
             match applier.apply(effect).await {
                 Ok(Outcome::Done) => {

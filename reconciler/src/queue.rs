@@ -1,5 +1,6 @@
 //! The queue of groups and their due times. It holds each group at most once, and only one worker handles a group at a time. The retries
-//! of a failed group back off.
+//! of a failed group back off. An event shortens a long backoff, because it may be about the cause; it never shortens a pause that the API
+//! server asked for.
 //!
 //! Never here: a clock. The caller passes the time.
 
@@ -12,18 +13,30 @@ use crate::facts::Group;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest backoff.
 const RETRY_LAST: Duration = Duration::from_secs(60);
+/// Longest backoff of a group with events. Doubled, half as many attempts fail while pods of the group change, and news of a mended cause
+/// wait twice as long.
+const RETRY_AT_EVENT: Duration = Duration::from_secs(1);
 
 /// The times at which groups are due. It has at most one entry for each group.
 #[derive(Debug, Default)]
 pub struct Queue {
     due: BTreeMap<Group, Instant>,
     busy: BTreeSet<Group>,
-    failures: BTreeMap<Group, u32>,
+    failures: BTreeMap<Group, Failures>,
+}
+
+/// The failures of a group in a row.
+#[derive(Debug)]
+struct Failures {
+    count: u32,
+    /// The earliest time of the next attempt, also after an event.
+    not_before: Instant,
 }
 
 impl Queue {
-    /// Makes the group due at this time, or earlier if it already is due earlier.
+    /// Makes the group due at this time, or earlier if it already is due earlier. After a failure it is due when its pause is over.
     pub fn add(&mut self, group: Group, at: Instant) {
+        let at = self.failures.get(&group).map_or(at, |failures| failures.not_before.max(at));
         let due = self.due.entry(group).or_insert(at);
         *due = (*due).min(at);
     }
@@ -55,9 +68,11 @@ impl Queue {
     /// Notes that a worker failed with a group. Returns the wait until the retry: the backoff, or `rest` if that is longer; 60 s at most.
     pub fn failed(&mut self, group: Group, rest: Duration, now: Instant) -> Duration {
         self.busy.remove(&group);
-        let failures = self.failures.entry(group.clone()).or_default();
-        let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).max(rest).min(RETRY_LAST);
-        *failures += 1;
+        let before = self.failures.get(&group).map_or(0, |failures| failures.count);
+        let backoff = RETRY_FIRST.saturating_mul(1 << before.min(16));
+        let wait = backoff.max(rest).min(RETRY_LAST);
+        let not_before = now + wait.min(RETRY_AT_EVENT.max(rest));
+        self.failures.insert(group.clone(), Failures { count: before + 1, not_before });
         // An event during the work does not shorten the wait: a busy cluster would keep the worker in a loop.
         self.due.insert(group, now + wait);
         wait
@@ -104,6 +119,31 @@ mod tests {
         assert_eq!(waits[19], RETRY_LAST);
         queue.done(group("a"), None, now);
         assert_eq!(queue.failed(group("a"), Duration::ZERO, now), RETRY_FIRST);
+    }
+
+    #[test]
+    fn an_event_after_a_failure_shortens_a_long_wait_and_skips_none() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let ms = Duration::from_millis;
+        assert_eq!(queue.failed(group("a"), Duration::ZERO, now), RETRY_FIRST);
+        queue.add(group("a"), now);
+        assert_eq!((queue.take(now + ms(49)), queue.take(now + ms(50))), (None, Some(group("a"))));
+        // The last wait is of a minute.
+        for _ in 0..20 {
+            queue.failed(group("a"), Duration::ZERO, now);
+        }
+        assert_eq!(queue.next(), Some(now + RETRY_LAST));
+        queue.add(group("a"), now + ms(10));
+        assert_eq!(queue.next(), Some(now + RETRY_AT_EVENT));
+        assert_eq!(queue.take(now + RETRY_AT_EVENT), Some(group("a")));
+        // The API server asked for a pause.
+        queue.failed(group("a"), ms(7_000), now);
+        queue.add(group("a"), now);
+        assert_eq!(queue.next(), Some(now + ms(7_000)));
+        assert_eq!(queue.take(now + ms(7_000)), Some(group("a")));
+        queue.done(group("a"), None, now);
+        queue.add(group("a"), now);
+        assert_eq!(queue.take(now), Some(group("a")), "a success ends the series");
     }
 
     #[test]

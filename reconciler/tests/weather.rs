@@ -14,10 +14,12 @@ use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
-use reconciler::main_loop::{MainLoop, carry_out};
+use reconciler::main_loop::{Health, MainLoop, SWEEP_EVERY, carry_out};
 use serde_json::{Value, json};
 use testkit::until_async;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 const ATTACHMENTS: &str = "mountpoints3podattachments";
 const WATCHED: [&str; 4] = ["pods", "persistentvolumeclaims", "persistentvolumes", ATTACHMENTS];
@@ -29,22 +31,28 @@ struct World {
     stop: tokio::sync::oneshot::Sender<()>,
     wheel: JoinHandle<()>,
     node: JoinHandle<()>,
+    health: watch::Receiver<Health>,
 }
 
 impl World {
     fn new(what: String, change: impl FnOnce(&Cluster)) -> Self {
+        Self::led_by(Leadership::forever(), what, change)
+    }
+
+    fn led_by(leadership: Leadership, what: String, change: impl FnOnce(&Cluster)) -> Self {
         let cluster = Cluster::new();
         cluster.lock().now = Timestamp::now();
         cluster.put("persistentvolumes", fixtures::volume("pv"));
         cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
         change(&cluster);
-        let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
+        let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), leadership);
+        let health = main_loop.health();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let wheel = tokio::spawn(main_loop.run(async {
             let _ = stopped.await;
         }));
         let node = tokio::spawn(node(cluster.clone()));
-        Self { cluster, what, stop, wheel, node }
+        Self { cluster, what, stop, wheel, node, health }
     }
 
     /// Waits until a condition holds. If that takes long, prints the attachments now and then.
@@ -255,4 +263,47 @@ async fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
         let left = carry_out(&cluster.applier(), &Leadership::forever(), facts).await.unwrap_err();
         assert_eq!(left.rest, rest, "{left:?}");
     }
+}
+
+/// Goal: an API server that was away delays no workload until the next sweep.
+#[tokio::test]
+async fn a_workload_that_came_while_the_lease_had_run_out_is_served_at_once() {
+    let far = Some(Instant::now() + 10 * SWEEP_EVERY);
+    let (until, told) = watch::channel(far);
+    let (world, begun) =
+        (World::led_by(Leadership::until(told), "a Lease".to_owned(), |_| {}), Instant::now());
+    world.cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    world.until("the first workload is served", |cluster| serves(cluster, &["uid-of-w"])).await;
+    // An expiry notifies nobody.
+    until.send_if_modified(|until| {
+        *until = Some(Instant::now());
+        false
+    });
+    let mut health = world.health.clone();
+    health.mark_unchanged();
+    world.cluster.put("pods", fixtures::workload("w2", "node", "pv"));
+    // The loop sees the workload in one turn, and leaves its group in the next.
+    for _ in 0..3 {
+        health.changed().await.unwrap();
+    }
+    assert!(serves(&world.cluster, &["uid-of-w"]), "nobody leads");
+    until.send_replace(far);
+    world.until("both are served", |cluster| serves(cluster, &["uid-of-w", "uid-of-w2"])).await;
+    assert!(begun.elapsed() < SWEEP_EVERY, "a sweep found it");
+    world.end().await;
+}
+
+/// Goal: a plan that was cut short is made again.
+#[tokio::test]
+async fn a_plan_whose_lease_runs_out_meanwhile_is_made_again() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+    let expired = Leadership::until(watch::channel(Some(Instant::now())).1);
+    let left = carry_out(&cluster.applier(), &expired, facts).await.unwrap_err();
+    assert!(left.conflict && left.why.contains("Lease"), "{left:?}");
+    assert!(cluster.mountpoint_pods().is_empty());
 }
