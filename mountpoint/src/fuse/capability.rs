@@ -62,7 +62,7 @@ pub(super) const MAPPED_DIRECT: Capability =
 
 /// The flag for files that the kernel reads itself. Requested only if the mount has a disk cache with such files. The mount then counts as
 /// one more level of stacked file systems: one overlayfs may lie on it, but not two.
-const PASSTHROUGH: Capability =
+pub(super) const PASSTHROUGH: Capability =
     Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
 
 /// The flag for requests through rings. Requested only by that transport, once it has its rings: after the answer to INIT, the kernel holds

@@ -312,3 +312,39 @@ fn read_all<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::super::ring::tests::refused::Empty;
+    use super::*;
+    use crate::testing::log_of;
+
+    /// The log of a greeting by a kernel that offers these capabilities. The other end of a pair of sockets is the kernel.
+    fn greeted_by(offered: u64) -> String {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut init = vec![0_u8; 104];
+        let (low, high) = (offered as u32 | 1 << 30, (offered >> 32) as u32);
+        for (at, field) in [(0, 104), (4, 26), (8, 1), (40, 7), (44, 39), (52, low), (56, high)] {
+            init[at..at + 4].copy_from_slice(&u32::to_ne_bytes(field));
+        }
+        rustix::io::write(&kernel, &init).unwrap();
+        let options =
+            MountOptions { passthrough: true, registrar: Some(Arc::default()), ..MountOptions::default() };
+        log_of(|| {
+            let (device, runtime) = (FuseDevice::adopt(device), runtime.handle().clone());
+            greet(device, Empty, &options, |_, _| None, Arc::default(), runtime, None).unwrap();
+        })
+    }
+
+    #[test]
+    fn a_kernel_that_reads_no_files_itself_is_noted_in_one_line() {
+        let before = greeted_by(0);
+        assert_eq!(before.lines().filter(|line| line.contains("needs Linux 6.9")).count(), 1, "{before}");
+        let since = greeted_by(capability::PASSTHROUGH.flag());
+        assert!(!since.contains("Linux 6.9"), "{since}");
+    }
+}

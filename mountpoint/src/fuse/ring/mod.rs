@@ -219,8 +219,8 @@ fn run<O: Operations>(
 }
 
 #[cfg(test)]
-mod tests {
-    mod refused;
+pub(super) mod tests {
+    pub(in super::super) mod refused;
 
     use super::*;
 

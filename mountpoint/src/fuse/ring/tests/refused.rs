@@ -15,7 +15,7 @@ use crate::testing::log_of;
 
 /// A file system with only a root.
 #[derive(Clone)]
-struct Empty;
+pub(in super::super::super) struct Empty;
 
 fn absent<T>() -> Result<T> {
     Err(Error::new(Errno::NOENT, "there is nothing"))
