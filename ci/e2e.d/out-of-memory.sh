@@ -19,11 +19,18 @@ before=$(cluster run cat "$folder/memory.limit_in_bytes")
 lower() { cluster run sh -c 'cat "$1/memory.usage_in_bytes" >"$1/memory.limit_in_bytes"' sh "$folder"; }
 until_ok "a limit where it is" lower
 dies() { ! cluster run kill -0 "$killed"; }
+# Raised within milliseconds of the death, inside the node: the next engine would meet the low limit. At most 12,000 looks.
+cluster run sh -c 'n=0; while [ $((n += 1)) -lt 12000 ] && kill -0 "$3" 2>/dev/null; do sleep 0.01; done
+    echo "$2" >"$1/memory.limit_in_bytes"' sh "$folder" "$before" "$killed" &
+raised=$!
 in_pod plain sh -c 'sha256sum </data/big' >"$scratch/read" 2>&1 &
 reader=$!
 until_ok "the engine was killed" dies
-cluster run sh -c 'echo "$2" >"$1/memory.limit_in_bytes"' sh "$folder" "$before"
-wait $reader || fail "the read failed: $(cat "$scratch/read")"
+wait $raised
+wait $reader || {
+    cluster kubectl -n mount-s3 logs "$mountpoint" --tail 50 >&2
+    fail "the read failed: $(cat "$scratch/read")"
+}
 equal "the bytes that were read meanwhile" "$sum" "$(cat "$scratch/read")"
 says_why() { kube get events --field-selector involvedObject.name=plain,reason=VolumeEngineRestarted -o 'jsonpath={.items[*].message}' | grep "out of memory"; }
 until_ok "an Event says why" says_why
