@@ -20,6 +20,7 @@ mod mapping;
 mod markers;
 mod namespace;
 mod outliving;
+mod pause;
 mod process;
 mod read_mode;
 mod readers;
@@ -56,6 +57,7 @@ use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use io_mode::Backings;
 use io_mode::IoModes;
+use pause::Pauses;
 pub use process::{DeviceNo, holds_for};
 pub use read_mode::ReadMode;
 use read_mode::ReadModes;
@@ -92,6 +94,7 @@ pub struct Config {
 /// | `writer.rs` | write, flush, fsync, release, and the end of the mount |
 /// | `namespace.rs` | lookup, attributes, mknod, mkdir, rmdir, unlink, listings, statfs |
 /// | `rename.rs` | rename |
+/// | `pause.rs` | the wait of changes below a directory for its rename |
 /// | `kept.rs` | attributes that objects keep, symbolic links |
 /// | `xattr.rs` | extended attributes |
 /// | `markers.rs` | markers of directories |
@@ -109,6 +112,7 @@ pub struct FileSystem {
     uploader: Uploader,
     /// Renames files; present with `--allow-rename`.
     mover: Option<Mover>,
+    pauses: Pauses,
     /// The files in the stage; present with `--mode full`.
     full: Option<full::Full>,
     /// Keeps attributes, or shows facts of the store; present with `--keep-metadata` or `--xattrs`.
@@ -163,6 +167,7 @@ impl FileSystem {
             prefetcher,
             uploader,
             mover: None,
+            pauses: Pauses::default(),
             full: None,
             kept: None,
             files: HandleTable::default(),

@@ -187,6 +187,7 @@ impl FileSystem {
     /// Makes a new directory. The bucket has it after a file below is stored, or at once with `--directory-markers`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;
+        let _change = self.change_names(&[(parent, name)]).await;
         let made = self.inodes.mkdir(parent, name).await?;
         if let Err(error) = self.store_marker(made.ino, maker).await {
             // The directory is empty, and the bucket has none or another client's: the next lookup asks.
@@ -202,6 +203,7 @@ impl FileSystem {
     /// Removes a directory that has nothing but a marker in the bucket.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
+        let _change = self.change_names(&[(parent, name)]).await;
         match self.inodes.rmdir(parent, name, self.config.allow_delete).await {
             Ok(()) => self.names_changed(parent),
             // Keys below the directory are in the way: deletes are allowed in full mode.
@@ -216,6 +218,7 @@ impl FileSystem {
     /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
+        let _change = self.change_names(&[(parent, name)]).await;
         if self.full.is_some() {
             self.unlink_in_full(parent, name).await?;
             self.names_changed(parent);

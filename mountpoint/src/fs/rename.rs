@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::full::{HeldFile, Unstored};
 use super::handle::{HandleNo, Writer};
+use super::pause::Change;
 use super::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
 use crate::moves::{self, Copied, Mover, Replaces, Source};
@@ -46,6 +47,7 @@ impl FileSystem {
         flags: u32,
     ) -> Result<()> {
         self.may_change()?;
+        let _change = self.change_names(&[(parent, name), (new_parent, new_name)]).await;
         match &self.full {
             Some(_) => {
                 self.rename_in_full((parent, name), (new_parent, new_name), flags).await?;
@@ -57,6 +59,16 @@ impl FileSystem {
                 self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await.map(drop)
             }
         }
+    }
+
+    /// Begins a change of these names, which waits for renames of the directories above. `None` on a mount that renames nothing.
+    pub(super) async fn change_names(&self, names: &[(InodeNo, &OsStr)]) -> Option<Change> {
+        self.mover.as_ref()?;
+        let key = |&(parent, name): &(InodeNo, &OsStr)| {
+            let parent = self.inodes.key_of(parent)?;
+            Some(ObjectKey::new(format!("{}{}", parent.as_str(), name.to_str()?)))
+        };
+        Some(self.pauses.change(|| names.iter().filter_map(key).collect()).await)
     }
 
     /// Renames an object, a file that is being written, or a directory. Returns the copy, if a file's object was copied. `pending`: a held
@@ -166,10 +178,11 @@ impl FileSystem {
     }
 
     async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {
+        let pause = self.pauses.begin([from.clone(), to.clone()]);
+        pause.alone().await;
         if self.full.is_none() {
             return self.move_directory_of_objects(mover, names, [from, to], &[]).await;
         }
-        let pause = self.pause_below([from, to])?;
         let held = self.hold_below(from).await?;
         let moved = self.move_directory_of_objects(mover, names, [from, to], &held).await;
         drop(pause);

@@ -3,12 +3,16 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use s3server::{Effect, Fault};
 
+use super::full::FullMount;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, command, run, until};
 
@@ -251,5 +255,54 @@ fn a_store_that_showed_that_it_has_no_copies_is_not_mounted_for_them() {
             !refused.status.success() && said.contains(flag) && said.contains("CopyObject"),
             "{flag}: {said}"
         );
+    }
+}
+
+/// Removes, renames and makes names below a directory while its rename is in progress.
+fn names_follow(store: &Arc<Store>, top: &Path) {
+    for name in ["a", "gone", "moves"] {
+        store.plant(&format!("d/s/{name}"), name.as_bytes());
+    }
+    // The kernel knows the directory by its descriptor, whatever a rename locks.
+    let inside = Arc::new(File::open(top.join("d/s")).unwrap());
+    fs::metadata(top.join("d/s/gone")).unwrap();
+    store.faults().add(Fault::on("CopyObject", Effect::Hold));
+    let copies = store.requests().count("CopyObject");
+    let (from, to) = (top.join("d"), top.join("e"));
+    let rename = std::thread::spawn(move || fs::rename(from, to));
+    until("the copies are held", || store.requests().count("CopyObject") > copies);
+    let act = |act: fn(&File) -> rustix::io::Result<()>| {
+        let inside = Arc::clone(&inside);
+        std::thread::spawn(move || act(&inside))
+    };
+    let changes = [
+        act(|inside| rustix::fs::unlinkat(inside, "gone", AtFlags::empty())),
+        act(|inside| rustix::fs::renameat(inside, "moves", inside, "moved")),
+        act(|inside| rustix::fs::mkdirat(inside, "new", Mode::from_raw_mode(0o755))),
+    ];
+    // Long enough for each change to reach the store: all are to wait.
+    std::thread::sleep(Duration::from_secs(1));
+    store.faults().clear();
+    rename.join().unwrap().unwrap();
+    for change in changes {
+        change.join().unwrap().unwrap();
+    }
+    assert_eq!(store.keys(), ["e/s/a", "e/s/moved", "e/s/new/"]);
+    assert_errno(fs::metadata(top.join("d")), Errno::NOENT);
+    assert_eq!(fs::read(top.join("e/s/moved")).unwrap(), b"moves");
+    assert_errno(fs::metadata(top.join("e/s/gone")), Errno::NOENT);
+    assert!(fs::metadata(top.join("e/s/new")).unwrap().is_dir());
+}
+
+#[test]
+fn what_changes_below_a_directory_during_its_rename_comes_along() {
+    let store = Store::new();
+    let options = ["--allow-rename", "--allow-delete", "--directory-markers", "--store", "aws"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    names_follow(&store, mount.dir());
+    for commit in ["close", "disk"] {
+        let store = Store::new();
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
+        names_follow(&store, full.mount.dir());
     }
 }

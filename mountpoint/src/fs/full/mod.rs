@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
-//! | `pause.rs` | sends that wait for a rename of a directory |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
 //! | `syncing.rs` | files that are stored now because `mount-s3-ctl sync` asks for it |
 //! | `left.rs` | files that an earlier mount left |
@@ -19,7 +18,6 @@ mod ending;
 mod io;
 mod left;
 mod names;
-mod pause;
 mod sending;
 mod syncing;
 
@@ -28,13 +26,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::pause::Pauses;
 use super::{Error, FileSystem, Result};
 use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
 pub(super) use names::{HeldFile, Unstored};
-use pause::Pauses;
 use sending::Sending;
 pub use syncing::Unsynced;
 
@@ -75,8 +73,8 @@ struct InStage {
 }
 
 impl Full {
-    pub(super) fn new(area: Area) -> Self {
-        let (shown, sending, pauses) = Default::default();
+    pub(super) fn new(area: Area, pauses: Pauses) -> Self {
+        let (shown, sending) = Default::default();
         Self { area, files: Mutex::default(), shown, sending, pauses }
     }
 
@@ -136,7 +134,7 @@ impl FileSystem {
     /// Enables writes at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
     #[must_use]
     pub fn in_full(self, area: Area) -> Self {
-        let full = Full::new(area);
+        let full = Full::new(area, self.pauses.clone());
         full.take_over(&self.inodes, self.clock.now());
         Self { full: Some(full), ..self }
     }

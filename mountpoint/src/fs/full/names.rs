@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::ATTEMPTS_MAX;
-use super::pause::Pause;
 use crate::fs::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Unlinked};
 use crate::moves::{self, Copied, Mover};
@@ -280,11 +279,6 @@ impl FileSystem {
         }
         self.let_all_go(held).await;
         followed
-    }
-
-    /// Pauses sends of files below these directories.
-    pub(in crate::fs) fn pause_below(&self, [from, to]: [&ObjectKey; 2]) -> Result<Pause> {
-        Ok(self.full()?.pauses.begin([from.clone(), to.clone()]))
     }
 
     /// Gives a staged file below a renamed directory its new key. A file that came there during the rename may be on its way to the bucket

@@ -1,0 +1,192 @@
+//! Keeps the rename of a directory apart from what else happens to names below it.
+//!
+//! The rename copies what the bucket has below the old name, then deletes it. A send that stores an object there meanwhile would leave the
+//! object under the old name, a removal would leave the copy. So sends below both directories wait until the rename ends, removals,
+//! renames and new directories as well; and the rename waits for those that began before it.
+
+use tokio::sync::watch;
+
+use crate::object::ObjectKey;
+use crate::sync::{Arc, Mutex};
+
+/// The directories that are being renamed, and the changes of names in progress.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pauses(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    paused: Vec<Entry>,
+    changing: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Keys of both directories, with their `/`; or the names that change, without.
+    keys: Vec<ObjectKey>,
+    /// Closed when the rename or the change ends.
+    end: watch::Receiver<()>,
+}
+
+/// A guard: sends and changes below two directories wait until it is dropped.
+#[derive(Debug)]
+pub(in crate::fs) struct Pause(Guard);
+
+/// A guard: renames of the directories above some names wait until it is dropped.
+#[derive(Debug)]
+pub(in crate::fs) struct Change(#[expect(dead_code, reason = "held")] Guard);
+
+#[derive(Debug)]
+struct Guard {
+    pauses: Pauses,
+    number: u64,
+    _end: watch::Sender<()>,
+}
+
+impl State {
+    fn entry(&mut self, keys: Vec<ObjectKey>) -> (Entry, watch::Sender<()>) {
+        let (sender, end) = watch::channel(());
+        self.next += 1;
+        (Entry { number: self.next, keys, end }, sender)
+    }
+
+    fn pause_above(&self, key: &ObjectKey) -> Option<&Entry> {
+        let is_above = |paused: &&Entry| paused.keys.iter().any(|top| key.as_str().starts_with(top.as_str()));
+        self.paused.iter().find(is_above)
+    }
+}
+
+impl Pauses {
+    /// Pauses sends and changes below these directories.
+    pub(super) fn begin(&self, below: [ObjectKey; 2]) -> Pause {
+        let mut state = self.0.lock();
+        let (entry, end) = state.entry(below.into());
+        let number = entry.number;
+        state.paused.push(entry);
+        Pause(Guard { pauses: self.clone(), number, _end: end })
+    }
+
+    /// Whether a send of this file must wait.
+    pub(super) fn has(&self, key: &ObjectKey) -> bool {
+        self.0.lock().pause_above(key).is_some()
+    }
+
+    /// Returns once no directory above this file is being renamed.
+    pub(super) async fn ended(&self, key: &ObjectKey) {
+        while let Some(mut end) = self.end_of(key) {
+            // An error means that the rename has ended.
+            let _ = end.changed().await;
+        }
+    }
+
+    fn end_of(&self, key: &ObjectKey) -> Option<watch::Receiver<()>> {
+        self.0.lock().pause_above(key).map(|paused| paused.end.clone())
+    }
+
+    /// Begins a change of names once no directory above them is being renamed. `keys` says the present keys of the names, which a rename
+    /// changes.
+    pub(super) async fn change(&self, keys: impl Fn() -> Vec<ObjectKey>) -> Change {
+        loop {
+            let wanted = keys();
+            for key in &wanted {
+                self.ended(key).await;
+            }
+            if let Some(change) = self.begin_change(&wanted)
+                && keys() == wanted
+            {
+                return change;
+            }
+        }
+    }
+
+    fn begin_change(&self, keys: &[ObjectKey]) -> Option<Change> {
+        let mut state = self.0.lock();
+        if keys.iter().any(|key| state.pause_above(key).is_some()) {
+            return None;
+        }
+        let (entry, end) = state.entry(keys.to_vec());
+        let number = entry.number;
+        state.changing.push(entry);
+        Some(Change(Guard { pauses: self.clone(), number, _end: end }))
+    }
+}
+
+impl Pause {
+    /// Returns once all changes below the directories have ended that began before the pause.
+    pub(in crate::fs) async fn alone(&self) {
+        while let Some(mut end) = self.change_below() {
+            // An error means that the change has ended.
+            let _ = end.changed().await;
+        }
+    }
+
+    fn change_below(&self) -> Option<watch::Receiver<()>> {
+        let state = self.0.pauses.0.lock();
+        let tops = &state.paused.iter().find(|paused| paused.number == self.0.number)?.keys;
+        let is_below = |key: &ObjectKey| tops.iter().any(|top| key.as_str().starts_with(top.as_str()));
+        // A change of a directory's own name is the rename itself.
+        let is_own =
+            |key: &ObjectKey| tops.iter().any(|top| top.as_str().strip_suffix('/') == Some(key.as_str()));
+        let change = state
+            .changing
+            .iter()
+            .find(|change| change.keys.iter().any(is_below) && !change.keys.iter().any(is_own))?;
+        Some(change.end.clone())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut state = self.pauses.0.lock();
+        state.paused.retain(|paused| paused.number != self.number);
+        state.changing.retain(|change| change.number != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_below_both_directories_wait_until_the_rename_ends() {
+        let pauses = Pauses::default();
+        let (first, second) =
+            (pauses.begin(["a/".into(), "b/".into()]), pauses.begin(["a/c/".into(), "d/".into()]));
+        for (key, waits) in [("a/x", true), ("b/x/y", true), ("d/x", true), ("ab", false), ("c/x", false)] {
+            assert_eq!(pauses.has(&key.into()), waits, "{key}");
+        }
+        pauses.ended(&"c/x".into()).await;
+        let (waits, key) = (pauses.clone(), "a/c/x".into());
+        let waiting = tokio::spawn(async move { waits.ended(&key).await });
+        drop(first);
+        assert!(pauses.has(&"a/c/x".into()) && !pauses.has(&"a/x".into()));
+        drop(second);
+        waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_change_waits_for_renames_above_and_they_wait_for_changes_that_began_before() {
+        let pauses = Pauses::default();
+        let first = pauses.change(|| vec!["a/x".into()]).await;
+        let elsewhere = pauses.change(|| vec!["c/x".into(), "ab".into()]).await;
+        let own = pauses.change(|| vec!["a".into(), "b".into()]).await;
+        let pause = pauses.begin(["a/".into(), "b/".into()]);
+        let key = Arc::new(Mutex::new("a/y"));
+        let second = {
+            let (pauses, key) = (pauses.clone(), Arc::clone(&key));
+            tokio::spawn(async move { pauses.change(|| vec![(*key.lock()).into()]).await })
+        };
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished() && pause.change_below().is_some());
+        drop(first);
+        pause.alone().await;
+        *key.lock() = "b/y";
+        drop(pause);
+        let second = second.await.unwrap();
+        assert!(pauses.begin(["a/".into(), "c/d/".into()]).change_below().is_none());
+        assert!(pauses.begin(["b/".into(), "d/".into()]).change_below().is_some(), "it has the new key");
+        drop((second, elsewhere, own));
+        assert!(pauses.0.lock().changing.is_empty() && pauses.0.lock().paused.is_empty());
+    }
+}
