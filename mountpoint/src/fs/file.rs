@@ -332,7 +332,6 @@ impl FileSystem {
         });
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
-        self.record_file(handle);
         let keep_cache = keep_cache && passthrough.is_none();
         Ok(Opened { handle, keep_cache, direct, passthrough })
     }

@@ -242,7 +242,6 @@ impl FileSystem {
         let listing = self.inodes.opendir(ino).await?;
         let no = self.dirs.reserve();
         self.dirs.insert(no, DirHandle { ino, listing, places: Mutex::default() });
-        self.record_listing(no, None);
         Ok(no)
     }
 

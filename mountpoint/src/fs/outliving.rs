@@ -77,8 +77,27 @@ impl FileSystem {
         fs
     }
 
-    /// Records the present state of a file that is open for reading.
+    /// Notes that the kernel is about to learn the handle of an open file, by the answer to its request `unique`.
+    pub fn gives_file(&self, no: HandleNo, unique: u64) {
+        self.record(no, Some(Journal::first(unique)));
+    }
+
+    /// Notes that the kernel is about to learn the handle of an open directory, by the answer to its request `unique`.
+    pub fn gives_directory(&self, no: HandleNo, unique: u64) {
+        self.record_listing(no, None, Some(Journal::first(unique)));
+    }
+
+    /// The handle that an earlier engine made for this request, and that the kernel does not know.
+    pub fn unanswered(&self, unique: u64) -> Option<outlive::Handle> {
+        self.journal.as_ref()?.unanswered(unique)
+    }
+
+    /// Records the present state of a file that is open for reading. The kernel knows its handle.
     pub(super) fn record_file(&self, no: HandleNo) {
+        self.record(no, None);
+    }
+
+    fn record(&self, no: HandleNo, asked: Option<u64>) {
         let Some(journal) = &self.journal else { return };
         let Some(open) = self.files.find(no) else { return };
         let Mode::Read(reading) = &open.mode else { return };
@@ -95,6 +114,7 @@ impl FileSystem {
             direct: reading.course.is_direct,
             may_write: open.mapping.may_write,
             refused: open.mapping.is_refused(),
+            asked,
         }));
     }
 
@@ -107,7 +127,7 @@ impl FileSystem {
     }
 
     /// Records an open directory. `answer`: the kernel requested names from this offset on, and is about to get those up to this one.
-    pub(super) fn record_listing(&self, no: HandleNo, answer: Option<(u64, &DirItem)>) {
+    fn record_listing(&self, no: HandleNo, answer: Option<(u64, &DirItem)>, asked: Option<u64>) {
         let Some(journal) = &self.journal else { return };
         let Some(dir) = self.dirs.find(no) else { return };
         let mut places = dir.places.lock();
@@ -121,12 +141,12 @@ impl FileSystem {
             }
         }
         let (handle, ino) = (no.0, dir.ino.0);
-        journal.record(&Record::Listing(outlive::Listing { handle, ino, places: places.clone() }));
+        journal.record(&Record::Listing(outlive::Listing { handle, ino, places: places.clone(), asked }));
     }
 
     /// Notes that the kernel requested the names of an open directory from `offset` on, and is about to get those up to this one.
     pub fn gives(&self, no: HandleNo, offset: u64, last: &DirItem) {
-        self.record_listing(no, Some((offset, last)));
+        self.record_listing(no, Some((offset, last)), None);
     }
 
     pub(super) fn forget_file(&self, no: HandleNo) {

@@ -213,6 +213,9 @@ impl<O: Operations> Channel<O> {
             return self.reply(unique, reply_to, "access", None).errno(Errno::ACCESS);
         }
         let is_resent = Journal::is_resent(unique);
+        if is_resent {
+            ops.asked_again(unique);
+        }
         if is_resent && self.kills_engines(&request) {
             return self.reply(unique, reply_to, "other", None).errno(Errno::IO);
         }
@@ -312,6 +315,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, undo) = (waits("open"), ops.clone());
                 ops.open(node, open_flags(flags), pid, move |result| match result {
                     Ok(opened) => {
+                        undo.gives_file(opened.handle, unique);
                         if !reply.send(encode::open(&opened)) {
                             undo.take_back(opened.handle, None);
                         }
@@ -324,6 +328,7 @@ impl<O: Operations> Channel<O> {
                 let (name, flags) = (name.to_owned(), open_flags(flags));
                 ops.create(node, name, flags, maker(mode), pid, move |result| match result {
                     Ok((entry, opened)) => {
+                        undo.gives_file(opened.handle, unique);
                         if !reply.send(encode::create(&entry, &opened)) {
                             undo.take_back(opened.handle, Some(entry.attr.ino));
                         }
@@ -390,6 +395,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, undo) = (waits("opendir"), ops.clone());
                 ops.opendir(node, move |result| match result {
                     Ok(no) => {
+                        undo.gives_directory(no, unique);
                         if !reply.send(encode::open_out(no.0, 0)) {
                             undo.releasedir(no);
                         }

@@ -11,6 +11,7 @@ use crate::fs::{
     Result, SetAttr, StatFs, Tried,
 };
 use crate::inode::InodeNo;
+use crate::outlive;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -362,6 +363,22 @@ impl Operations for OnRuntime {
 
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
         self.fs.remember(handle, items)
+    }
+
+    fn gives_file(&self, handle: HandleNo, unique: u64) {
+        self.fs.gives_file(handle, unique);
+    }
+
+    fn gives_directory(&self, handle: HandleNo, unique: u64) {
+        self.fs.gives_directory(handle, unique);
+    }
+
+    fn asked_again(&self, unique: u64) {
+        match self.fs.unanswered(unique) {
+            Some(outlive::Handle::File(no)) => self.take_back(HandleNo(no), None),
+            Some(outlive::Handle::Listing(no)) => self.releasedir(HandleNo(no)),
+            None => {}
+        }
     }
 
     fn gives(&self, handle: HandleNo, offset: u64, last: &DirItem) {

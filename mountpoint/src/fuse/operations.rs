@@ -242,6 +242,16 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// of which the kernel takes no reference.
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
+    /// Notes that the kernel is about to learn this handle of a file, by the answer to its request `unique`.
+    fn gives_file(&self, _handle: HandleNo, _unique: u64) {}
+
+    /// Notes that the kernel is about to learn this handle of a directory, by the answer to its request `unique`.
+    fn gives_directory(&self, _handle: HandleNo, _unique: u64) {}
+
+    /// Undoes what an earlier engine did for a request that the kernel has sent again: the answer did not reach the kernel, which knows no
+    /// handle from it.
+    fn asked_again(&self, _unique: u64) {}
+
     /// Notes that the kernel requested names from `offset` on, and is about to get those up to `last`.
     fn gives(&self, _handle: HandleNo, _offset: u64, _last: &DirItem) {}
 

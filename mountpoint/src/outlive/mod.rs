@@ -21,6 +21,8 @@ pub use header::{Agreed, Greeting, Identity, Marks, Wished};
 pub use record::{Directory, File, Listing, Place, Record, Standing};
 pub use restored::Restored;
 
+use foldhash::HashMap;
+
 use crate::sync::Mutex;
 use header::Again;
 use record::Subject;
@@ -91,6 +93,15 @@ pub enum Mark {
     Handles,
 }
 
+/// A handle that an earlier engine gave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handle {
+    /// An open file.
+    File(u64),
+    /// An open directory.
+    Listing(u64),
+}
+
 /// The journal of one mount, locked by this process.
 #[derive(Debug)]
 pub struct Journal {
@@ -106,6 +117,8 @@ struct State {
     agreed: Agreed,
     marks: Marks,
     again: Again,
+    /// Handles of earlier engines by the request that they answer. The kernel gives no two requests of a mount the same number.
+    asked: HashMap<u64, Handle>,
 }
 
 impl Journal {
@@ -116,8 +129,8 @@ impl Journal {
     pub fn create(identity: Identity) -> Result<Self, Refused> {
         let shared = table::new_file()?;
         let table = Table::create(&shared, &identity)?;
-        let state =
-            State { agreed: Agreed::default(), marks: Marks { inodes: 2, handles: 1 }, again: Again::new() };
+        let (agreed, marks) = (Agreed::default(), Marks { inodes: 2, handles: 1 });
+        let state = State { agreed, marks, again: Again::new(), asked: HashMap::default() };
         table.store(header::MARKS_AT, &header::encode_marks(state.marks))?;
         table.store(header::AGREED_AT, &header::encode_agreed(state.agreed))?;
         Ok(Self { table, shared, identity, state: Mutex::new(state) })
@@ -133,8 +146,9 @@ impl Journal {
         let identity = header::decode_identity(&page).ok_or_else(|| damaged("bucket and prefix"))?;
         let marks = header::decode_marks(&page).ok_or_else(|| damaged("range of numbers"))?;
         let agreed = header::decode_agreed(&page).ok_or_else(|| damaged("greeting"))?;
-        let state = State { agreed, marks, again: header::decode_again(&page) };
         let (restored, dropped) = Restored::of(records, marks);
+        let again = header::decode_again(&page);
+        let state = State { agreed, marks, again, asked: restored.asked() };
         dropped.iter().for_each(|&subject| table.remove(subject));
         if !dropped.is_empty() {
             tracing::warn!("journal: {} records make no sense and are dropped", dropped.len());
@@ -222,6 +236,17 @@ impl Journal {
         self.table.remove(Subject::Listing(handle));
     }
 
+    /// The handle that an earlier engine gave out for this request, which the kernel has sent again: the engine ended before its answer, so the
+    /// kernel does not know the handle. `None` at the second call.
+    pub fn unanswered(&self, unique: u64) -> Option<Handle> {
+        self.state.lock().asked.remove(&Self::first(unique))
+    }
+
+    /// The number of a request when the kernel first sent it.
+    pub fn first(unique: u64) -> u64 {
+        unique & !RESENT
+    }
+
     /// Whether the kernel has sent this request before, to an engine that is gone.
     pub fn is_resent(unique: u64) -> bool {
         unique & RESENT != 0
@@ -229,7 +254,7 @@ impl Journal {
 
     /// Counts a repeated request. Returns whether to refuse it, because engine after engine died with it.
     pub fn refuses(&self, unique: u64, now: SystemTime) -> bool {
-        let unique = unique & !RESENT;
+        let unique = Self::first(unique);
         let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut state = self.state.lock();
         state.again.retain(|(_, _, at)| second.saturating_sub(*at) <= AGAIN_WITHIN.as_secs());

@@ -1,7 +1,8 @@
 //! One record of the journal as bytes. Pure: a [`Record`] in, a slot out, and back.
 //!
 //! A slot begins with a CRC32C over the rest and over its place in the table, so that neither a torn slot nor a copied one counts as a
-//! record. A slot of zeros is free.
+//! record. A slot of zeros is free. The number of the open's request stands behind the record with a checksum of its own: releases that
+//! don't know it read the record alone.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,6 +10,9 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 
 /// Bytes before the fields of a record: CRC32C, length, kind, a zero, number of the store.
 const HEAD: usize = 16;
+
+/// Bytes of the request's number behind a record, and of their CRC32C.
+const ASKED: usize = 12;
 
 /// The longest slot.
 pub(super) const SLOT_MAX: usize = 1024;
@@ -81,6 +85,8 @@ pub struct File {
     pub may_write: bool,
     /// Whether a change of the file in memory was refused.
     pub refused: bool,
+    /// Number of the request that the handle answers. If the kernel sends that request again, it does not know the handle.
+    pub asked: Option<u64>,
 }
 
 /// An open directory.
@@ -92,6 +98,8 @@ pub struct Listing {
     pub ino: u64,
     /// The ends of the last two answers: one of them may not have reached the kernel.
     pub places: [Place; 2],
+    /// Number of the request that the handle answers, as for a file.
+    pub asked: Option<u64>,
 }
 
 /// A place in a listing.
@@ -158,6 +166,15 @@ impl Record {
         }
     }
 
+    /// Number of the request that a handle answers.
+    fn asked(&self) -> Option<u64> {
+        match self {
+            Self::Directory(_) => None,
+            Self::File(file) => file.asked,
+            Self::Listing(listing) => listing.asked,
+        }
+    }
+
     /// Whether the kernel could have these numbers, and a bucket these names.
     fn is_sound(&self) -> bool {
         let is_name = |name: &str| {
@@ -193,7 +210,7 @@ impl Record {
     }
 }
 
-/// Encodes a record as a slot, without its checksum ([`seal`]). `store` counts the stores: of two slots about one subject, the later
+/// Encodes a record as a slot, without its checksums ([`seal`]). `store` counts the stores: of two slots about one subject, the later
 /// counts. `None` for a record that no mount has.
 pub(super) fn encode(record: &Record, store: u64) -> Option<Vec<u8>> {
     if !record.is_sound() {
@@ -236,24 +253,35 @@ pub(super) fn encode(record: &Record, store: u64) -> Option<Vec<u8>> {
     out[4..6].copy_from_slice(&len.to_le_bytes());
     out[6] = kind;
     out[8..16].copy_from_slice(&store.to_le_bytes());
+    if let Some(asked) = record.asked() {
+        out.extend(asked.to_le_bytes());
+        out.extend([0; 4]);
+    }
     Some(out)
 }
 
-/// Writes the checksum of a slot for its `place`.
+/// Writes the checksums of a slot for its `place`.
 pub(super) fn seal(slot: &mut [u8], place: u64) {
-    let sum = sum(&slot[4..], place);
-    slot[..4].copy_from_slice(&sum.to_le_bytes());
+    let len = usize::from(u16::from_le_bytes([slot[4], slot[5]])).min(slot.len());
+    let (record, behind) = slot.split_at_mut(len);
+    let sum = sum(&record[4..], place);
+    record[..4].copy_from_slice(&sum.to_le_bytes());
+    if behind.len() == ASKED {
+        let sum = sum_of_asked(record, &behind[..8]);
+        behind[8..].copy_from_slice(&sum.to_le_bytes());
+    }
 }
 
 /// The record of a slot, and the number of its store. `None`: free, torn, or not ours.
 pub(super) fn decode(slot: &[u8], place: u64) -> Option<(Record, u64)> {
     let len: usize = u16::from_le_bytes(slot.get(4..6)?.try_into().ok()?).into();
-    let slot = slot.get(..len)?;
+    let (slot, behind) = slot.split_at_checked(len)?;
     let (mut head, body) = slot.split_at_checked(HEAD)?;
     if u32::from_le_bytes(head[..4].try_into().ok()?) != sum(&slot[4..], place) {
         return None;
     }
     let (kind, zero) = (head[6], head[7]);
+    let asked = read_asked(head, behind);
     head = &head[8..];
     let (store, mut fields) = (number(&mut head)?, body);
     let f = &mut fields;
@@ -289,12 +317,13 @@ pub(super) fn decode(slot: &[u8], place: u64) -> Option<(Record, u64)> {
                 refused: has(3),
                 name: read_text(f)?,
                 etag: read_text(f)?,
+                asked,
             })
         }
         3 => {
             let (handle, ino) = (number(f)?, number(f)?);
             let mut place = || Some(Place { offset: number(f)?, name: read_text(f)? });
-            Record::Listing(Listing { handle, ino, places: [place()?, place()?] })
+            Record::Listing(Listing { handle, ino, places: [place()?, place()?], asked })
         }
         _ => return None,
     };
@@ -310,6 +339,23 @@ fn sum(bytes: &[u8], place: u64) -> u32 {
     // copy: a slot's few bytes, beside its place.
     room[8..].copy_from_slice(bytes);
     Checksum::of(ChecksumAlgorithm::Crc32c, room).value as u32
+}
+
+/// The number of the request behind a record with this head, if it was written with this record.
+fn read_asked(head: &[u8], behind: &[u8]) -> Option<u64> {
+    let (asked, sum) = behind.get(..ASKED)?.split_at(8);
+    let number = u64::from_le_bytes(asked.try_into().ok()?);
+    (number > 0 && u32::from_le_bytes(sum.try_into().ok()?) == sum_of_asked(head, asked)).then_some(number)
+}
+
+/// CRC32C over the head of a record, its own checksum among it, and over the number of a request. An earlier record's number in the same
+/// slot has another one.
+fn sum_of_asked(record: &[u8], asked: &[u8]) -> u32 {
+    let mut both = [0; HEAD + 8];
+    // copy: 24 bytes that lie apart.
+    both[..HEAD].copy_from_slice(&record[..HEAD]);
+    both[HEAD..].copy_from_slice(asked);
+    Checksum::of(ChecksumAlgorithm::Crc32c, &both).value as u32
 }
 
 fn sum_of_long(bytes: &[u8], place: u64) -> u32 {
@@ -380,12 +426,23 @@ pub(super) mod tests {
             direct: false,
             may_write: true,
             refused: false,
+            asked: None,
         })
+    }
+
+    /// The handle of an open that this request asked for.
+    pub(in crate::outlive) fn asked(mut record: Record, unique: u64) -> Record {
+        match &mut record {
+            Record::Directory(_) => {}
+            Record::File(file) => file.asked = Some(unique),
+            Record::Listing(listing) => listing.asked = Some(unique),
+        }
+        record
     }
 
     fn a_listing(places: [(u64, &str); 2]) -> Record {
         let places = places.map(|(offset, name)| Place { offset, name: name.into() });
-        Record::Listing(Listing { handle: 4, ino: 1, places })
+        Record::Listing(Listing { handle: 4, ino: 1, places, asked: None })
     }
 
     #[test]
@@ -406,6 +463,33 @@ pub(super) mod tests {
             }
         }
         assert_eq!(decode(&[0; 128], 4096), None, "free");
+    }
+
+    #[test]
+    fn the_number_of_a_request_is_read_only_behind_its_own_record() {
+        for record in [a_file(1), a_listing([(2, ""), (9, "last")])] {
+            let sealed = |record: &Record, store| {
+                let mut slot = encode(record, store).expect("a sound record");
+                seal(&mut slot, 4096);
+                slot
+            };
+            let with = asked(record.clone(), 46);
+            let slot = sealed(&with, 5);
+            let plain = sealed(&record, 5);
+            // An earlier release reads this much, and finds the record that it would have written.
+            assert_eq!(slot[..plain.len()], plain);
+            let room = |slot: &[u8]| [slot, &[0; 64]].concat();
+            assert_eq!(decode(&room(&slot), 4096), Some((with.clone(), 5)));
+            assert_eq!(decode(&room(&plain), 4096), Some((record.clone(), 5)));
+            for at in plain.len()..slot.len() {
+                let mut torn = room(&slot);
+                torn[at] ^= 1;
+                assert_eq!(decode(&torn, 4096), Some((record.clone(), 5)), "byte {at}");
+            }
+            // A release that knows no such numbers wrote the same record there later.
+            let later = [&sealed(&record, 6), &slot[plain.len()..]].concat();
+            assert_eq!(decode(&later, 4096), Some((record, 6)));
+        }
     }
 
     #[test]

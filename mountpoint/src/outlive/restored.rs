@@ -2,6 +2,7 @@
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
+use super::Handle;
 use super::header::Marks;
 use super::record::{Directory, File, Listing, Records, Subject};
 
@@ -55,6 +56,13 @@ impl Restored {
         listings
             .retain(|it| is_kept(is_directory.contains(&it.ino), Subject::Listing(it.handle), &mut dropped));
         (Self { directories, files, listings }, dropped)
+    }
+
+    /// Handles by the request that they answer.
+    pub(super) fn asked(&self) -> HashMap<u64, Handle> {
+        let files = self.files.iter().filter_map(|it| Some((it.asked?, Handle::File(it.handle))));
+        let listings = self.listings.iter().filter_map(|it| Some((it.asked?, Handle::Listing(it.handle))));
+        files.chain(listings).collect()
     }
 }
 
@@ -150,7 +158,8 @@ mod tests {
             change(&mut file);
             Record::File(file)
         };
-        let listing = |handle, ino| Record::Listing(Listing { handle, ino, places: Default::default() });
+        let listing =
+            |handle, ino| Record::Listing(Listing { handle, ino, places: Default::default(), asked: None });
         let records = vec![
             of(1, &|_| ()),
             of(2, &|_| ()),

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::record::tests::{a_directory, a_file};
+use super::record::tests::{a_directory, a_file, asked};
 use super::*;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -26,7 +26,7 @@ fn after(journal: Journal) -> Result<(Journal, Restored), Refused> {
 
 fn listing(handle: u64, ends: [(u64, &str); 2]) -> Record {
     let places = ends.map(|(offset, name)| Place { offset, name: name.into() });
-    Record::Listing(Listing { handle, ino: 1, places })
+    Record::Listing(Listing { handle, ino: 1, places, asked: None })
 }
 
 /// All records by subject.
@@ -56,6 +56,29 @@ fn what_was_recorded_outlives_its_engine_and_a_second_engine_is_refused() {
     let expected = [a_directory(7, 1, "d"), a_file(1), listing(2, [(0, ""), (9, "last")])];
     assert_eq!(records(restored), expected.into_iter().map(|it| (it.subject(), it)).collect());
     assert!(journal.raise(Mark::Inodes, 2) >= marks.0, "a mark never falls");
+}
+
+#[test]
+fn a_handle_is_unanswered_once_its_request_comes_again() {
+    let journal = a_journal();
+    journal.raise(Mark::Inodes, 2);
+    journal.raise(Mark::Handles, 1);
+    // One number of a file and of a directory: they have tables of their own.
+    journal.record(&asked(a_file(1), 40));
+    journal.record(&asked(listing(1, [(0, ""), (0, "")]), 42));
+    journal.record(&asked(a_file(2), 44));
+    journal.record(&a_file(2));
+    journal.record(&asked(a_file(3), 46));
+    journal.forget_file(3);
+    assert_eq!(journal.unanswered(40 | RESENT), None, "no earlier engine opened it");
+    let (journal, restored) = after(journal).unwrap();
+    assert_eq!((restored.files.len(), restored.listings.len()), (2, 1));
+    let found = [40, 42, 44, 46].map(|unique| journal.unanswered(unique | RESENT));
+    assert_eq!(found, [Some(Handle::File(1)), Some(Handle::Listing(1)), None, None]);
+    assert_eq!(journal.unanswered(40 | RESENT), None, "once");
+    // It stays noted for the engine after this one, as long as the handle is.
+    let (journal, _) = after(journal).unwrap();
+    assert_eq!(journal.unanswered(40 | RESENT), Some(Handle::File(1)));
 }
 
 #[test]
@@ -172,6 +195,7 @@ enum Step {
     Directory(u64, String),
     Listing(u64, u64, String),
     File(u64),
+    Open(u64, u64),
     Close(u64),
     CloseListing(u64),
     Forget(u64),
@@ -183,6 +207,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (2u64..8, name()).prop_map(|(number, name)| Step::Directory(number, name)),
         3 => (1u64..5, 3u64..99, name()).prop_map(|(handle, at, name)| Step::Listing(handle, at, name)),
         2 => (1u64..5).prop_map(Step::File),
+        2 => (1u64..5, 1u64..99).prop_map(|(handle, unique)| Step::Open(handle, unique)),
         1 => (1u64..5).prop_map(Step::Close),
         1 => (1u64..5).prop_map(Step::CloseListing),
         1 => (2u64..8).prop_map(Step::Forget),
@@ -197,6 +222,7 @@ fn apply(journal: &Journal, model: &mut Model, step: &Step) {
         Step::Directory(number, name) => a_directory(*number, 1, name),
         Step::Listing(handle, at, name) => listing(*handle, [(2, ""), (*at, name)]),
         Step::File(handle) => a_file(*handle),
+        Step::Open(handle, unique) => asked(a_file(*handle), *unique),
         Step::Close(handle) => {
             journal.forget_file(*handle);
             model.remove(&Subject::File(*handle));

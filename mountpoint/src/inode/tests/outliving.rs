@@ -78,6 +78,7 @@ async fn a_file_that_is_open_keeps_its_number_while_its_version_is_the_same() {
             direct: false,
             may_write: false,
             refused: false,
+            asked: None,
         };
         journal.raise(outlive::Mark::Handles, 1);
         journal.record(&outlive::Record::File(record));
@@ -126,8 +127,9 @@ async fn what_open_files_need_is_there_before_the_other_directories() {
         direct: false,
         may_write: false,
         refused: false,
+        asked: None,
     };
-    let listing = outlive::Listing { handle: 1, ino: 7, places: Default::default() };
+    let listing = outlive::Listing { handle: 1, ino: 7, places: Default::default(), asked: None };
     journal.raise(outlive::Mark::Inodes, 11);
     let (versions, rest) = bench.table.outlive(&journal, directories, (&[file], &[listing]));
     assert_eq!(versions[0].as_ref().map(|id| id.key.as_str()), Some("a/b/file"));
