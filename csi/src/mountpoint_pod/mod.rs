@@ -265,7 +265,7 @@ fn serve(
     }
     drop(stream);
     match kept {
-        Some(kept) => go_on(config, cache, serving, (message, kept), (ended, None)),
+        Some(kept) => go_on(config, cache, serving, (message, kept, false), (ended, None)),
         None => Ok(ended),
     }
 }
@@ -304,7 +304,7 @@ fn adopt(
         kept.leave();
         std::mem::forget(no_state_left);
         let why = ended.map_or_else(|error| error.to_string(), |ended| ended.why());
-        return Err(Error::internal(format!("the mount stays with the node's holder: {why}")));
+        return Err(stays_held(&why));
     }
     let ended = ended.inspect_err(|error| {
         if !serves {
@@ -315,7 +315,12 @@ fn adopt(
         answer(&stream, &Answer::Failed { error: ended.why() });
     }
     drop(stream);
-    go_on(config, cache, serving, (message, kept), (ended, (!serves).then_some((died, death))))
+    let since = (!serves).then_some((died, death));
+    go_on(config, cache, serving, (message, kept, is_upgrade), (ended, since))
+}
+
+fn stays_held(why: &str) -> Error {
+    Error::internal(format!("the mount stays with the node's holder: {why}"))
 }
 
 /// The device with everything that another engine needs; or the device alone, if no other engine is to follow.
@@ -335,11 +340,12 @@ fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Opti
 }
 
 /// Starts engine after engine on a device whose engine has ended, until one ends other than by death, or too many have died.
+/// `is_upgrade`: the container before had another image, which can go on with the mount.
 fn go_on(
     config: &Config,
     cache: &OwnCache,
     serving: &Serving,
-    (message, mut kept): (&MountMessage, Kept),
+    (message, mut kept, is_upgrade): (&MountMessage, Kept, bool),
     (mut ended, mut since): (Ended, Option<(Instant, Timestamp)>),
 ) -> Result<Ended> {
     let mut deaths = Deaths::default();
@@ -358,6 +364,12 @@ fn go_on(
         let now = Instant::now();
         let (died, death) = *since.get_or_insert_with(|| (now, Timestamp::now()));
         let Next::Start(pause) = deaths.after(now) else {
+            // The reconciler restores the image of before when this container ends, as long as the node asks for the upgrade.
+            let goes_back = is_upgrade && kept.is_held() && !serving.is_told_to_end();
+            if goes_back && upgrade::is_asked(&config.comm) {
+                kept.leave();
+                return Err(stays_held(&ended.why()));
+            }
             tracing::error!("the engine dies again and again, and the mount is given up");
             return Ok(ended);
         };

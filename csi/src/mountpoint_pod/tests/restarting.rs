@@ -311,6 +311,53 @@ fn an_engine_of_another_image_that_refuses_leaves_the_mount_and_ends() {
     }
 }
 
+/// Goal: an image whose engine serves and dies again and again costs no mount that the image of before can serve.
+#[test]
+fn an_engine_of_another_image_that_dies_five_times_leaves_the_mount() {
+    for is_withdrawn in [false, true] {
+        let pod = pod("kill -9 $$");
+        fs::write(pod.folder.path().join("given"), "").unwrap();
+        pod.ask_hand_over();
+        let (outcome, holder) = pod.run(|stream| {
+            let files = [(); 2].map(|()| fs::File::open("/dev/zero").unwrap());
+            let adopts = MountMessage { adopt: Some(Timestamp::now()), ..pod.message(&[]) };
+            let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()), stage: None };
+            message::send(&stream, &adopts, both, LONG).unwrap();
+            assert_eq!(answered(&stream), Some(Answer::Ready));
+            let holder = message::connect(&pod.config.comm.hold_socket()).unwrap();
+            crate::contract::hold::receive(&holder).unwrap();
+            if is_withdrawn {
+                // The reconciler has told the workloads that the pod is upgraded.
+                fs::remove_file(pod.config.comm.handover()).unwrap();
+            }
+            for death in 1..=5 {
+                wait("the next engine", || pod.starts() == death);
+                pod.end_engine();
+            }
+            if is_withdrawn {
+                drop(pod.connect());
+                pod.needs_nothing_more();
+            }
+            holder
+        });
+        assert_eq!(pod.starts(), 5);
+        holder.set_nonblocking(true).unwrap();
+        let said = io::Read::read(&mut &holder, &mut [0; 8]);
+        if is_withdrawn {
+            assert_eq!(outcome.unwrap(), Outcome::Unmounted);
+            assert_eq!(said.unwrap(), crate::contract::hold::END.len(), "the holder lets go");
+        } else {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("stays with the node's holder"), "{error}");
+            assert_eq!(
+                said.unwrap_err().kind(),
+                io::ErrorKind::WouldBlock,
+                "the holder is not told to let go"
+            );
+        }
+    }
+}
+
 /// The kubelet ends this container with its pod: no other one follows.
 #[test]
 fn a_mounter_that_is_told_to_end_leaves_its_mount_to_no_other_container() {
