@@ -73,14 +73,18 @@ enum Step {
     Forget { uid: String },
 }
 
-/// The next steps for these pods. `asked` has the attempts seen so far, by the pod's UID.
-fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, now: Timestamp) -> Vec<Step> {
+/// The next steps for these pods. `asked` has the attempts seen so far, by the pod's UID; `None` for a pod whose last request is forgotten.
+fn steps(
+    pods: &View<MountpointPod>,
+    asked: &mut BTreeMap<String, Option<Timestamp>>,
+    now: Timestamp,
+) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, pod) in &pods.items {
         let uid = pod.uid.clone();
         match pod.upgrade.as_ref().map(|attempt| (attempt.stage, attempt.since)) {
             Some((Stage::Asked, since)) => {
-                if asked.insert(uid.clone(), since) == Some(since) {
+                if asked.insert(uid.clone(), Some(since)) == Some(Some(since)) {
                     continue;
                 }
                 let age = now.duration_since(since);
@@ -95,7 +99,10 @@ fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, no
             }
             Some((Stage::Patched | Stage::Runs, _)) => {}
             Some((Stage::HeldBack | Stage::TakenBack, _)) | None => {
-                steps.extend(asked.remove(&uid).map(|_| Step::Forget { uid }));
+                // A pod that this process sees for the first time may have a request of the driver before.
+                if asked.insert(uid.clone(), None) != Some(None) {
+                    steps.push(Step::Forget { uid });
+                }
             }
         }
     }
@@ -168,6 +175,7 @@ mod tests {
         };
         let ask = || vec![Step::Ask { name: "mp-1".into(), uid: "u".into() }];
         let forget = || vec![Step::Forget { uid: "u".into() }];
+        assert_eq!(after(None, 0), forget(), "a driver before may have asked");
         assert_eq!(after(None, 0), []);
         assert_eq!(after(Some((Stage::Asked, 1)), 1), ask());
         assert_eq!(after(Some((Stage::Asked, 1)), 2), []);
@@ -180,5 +188,27 @@ mod tests {
         assert_eq!(after(Some((Stage::Asked, 400)), 416), [], "its engine would leave too late");
         assert_eq!(after(Some((Stage::Asked, 400)), 401), [], "it is not asked after all");
         assert_eq!(after(Some((Stage::Asked, 700)), 690), ask(), "this clock is late");
+    }
+
+    /// Goal: an image that goes on after another one refused has its usual time to serve.
+    #[test]
+    fn a_driver_that_starts_anew_withdraws_what_the_one_before_asked_for() {
+        for last in [Stage::Runs, Stage::TakenBack] {
+            let mut asked = BTreeMap::new();
+            let mut after = |stage| {
+                let since = Timestamp::UNIX_EPOCH;
+                let attempt = Attempt { stage, from: "i:1".into(), to: "i:2".into(), since, restarts: 0 };
+                let pod =
+                    MountpointPod { uid: "u".into(), upgrade: Some(attempt), ..MountpointPod::default() };
+                let mut view = View::default();
+                view.items.insert("mp-1".to_owned(), pod);
+                steps(&view, &mut asked, Timestamp::UNIX_EPOCH)
+            };
+            if last == Stage::Runs {
+                assert_eq!(after(last), [], "the mounter may look again");
+            }
+            assert_eq!(after(Stage::TakenBack), [Step::Forget { uid: "u".into() }], "{last:?}");
+            assert_eq!(after(Stage::TakenBack), [], "once");
+        }
     }
 }
