@@ -29,6 +29,8 @@ const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// Time for which one container of the new image must run before the pod counts as upgraded: the time for its engine to serve, and some for
 /// the holder to hand over the mount and for the kubelet to report an end. Doubled, the node's next pod waits twice as long.
 const SETTLES: SignedDuration = SignedDuration::from_secs(SERVES_WITHIN.as_secs().cast_signed() + 10);
+/// Difference of two reconcilers' clocks that costs nothing. Beyond it, a patch of the one counts from the moment at which the other sees it.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(2);
 /// The pause after a writer delayed an upgrade.
 const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
 /// Run time of a restarted container after which the kubelet starts the next one without backoff: ten minutes, and one for clocks that
@@ -162,7 +164,8 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
     if !pod.runs() {
         // The container began and ended, or does not start.
         if !is_next && attempt.stage == Stage::Patched && age < RUNS_WITHIN {
-            return None;
+            // The reconciler before had a clock that is ahead of this one. Its time would end when the holder has given the mount up.
+            return (age < -CLOCKS_DIFFER).then(|| pod.step(None, after(Stage::Patched)));
         }
         let note = format!(
             "Mountpoint Pod {} did not run with image {to}, and gets {from} again; that image is not tried again. The log of its container \

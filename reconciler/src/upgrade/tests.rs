@@ -163,6 +163,19 @@ fn an_image_that_does_not_run_is_taken_back_and_not_tried_again() {
     assert_eq!(steps(&another), "mp-1 Asked", "another image");
 }
 
+/// Goal: the image of before gets the mount while the node's holder has it, whatever the clock of the reconciler that patched.
+#[test]
+fn a_patch_from_ahead_of_this_clock_counts_from_when_it_is_seen() {
+    let patched = Pod { attempt: attempt(Stage::Patched, 0), image: "i:2".into(), ..pod("mp-1") };
+    let waits = Pod { runs_since: None, ..patched.clone() };
+    assert_eq!(step(waits.clone(), -2), "", "clocks differ a little");
+    assert_eq!(step(waits.clone(), -40), "mp-1 Patched");
+    let seen = Pod { attempt: attempt(Stage::Patched, -40), ..waits };
+    assert_eq!(step(seen.clone(), -11), "");
+    assert!(step(seen, -10).starts_with("mp-1 i:1 TakenBack"));
+    assert_eq!(step(Pod { restarts: 4, ..patched }, -40), "mp-1 Runs", "it runs");
+}
+
 #[test]
 fn an_upgrade_that_has_begun_is_ended_also_with_the_switch_off() {
     let patched =
