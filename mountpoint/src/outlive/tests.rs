@@ -246,7 +246,8 @@ fn apply(journal: &Journal, model: &mut Model, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Kills the engine at any store, also in its middle. The next one finds the state of before or after the interrupted operation.
+    /// Kills the engine at any store, also in its middle. The next one finds the state of before or after the interrupted operation,
+    /// or that after it without the number of a request.
     #[test]
     fn a_journal_cut_at_any_store_is_that_before_or_after_the_operation(
         steps in steps(), more in steps(), cut in 1u64..60
@@ -260,6 +261,12 @@ proptest! {
             states = vec![model.clone()];
             apply(&journal, &mut model, step);
             states.push(model.clone());
+            if let Step::Open(handle, _) = step {
+                // Half a slot before an earlier record of the same content is whole but for the number behind it.
+                let mut torn = model.clone();
+                torn.insert(Subject::File(*handle), a_file(*handle));
+                states.push(torn);
+            }
             if journal.table.stores_left.load(Relaxed) == 0 {
                 break;
             }
