@@ -31,7 +31,8 @@ pub struct Listing {
     key: ObjectKey,
     table: InodeTable,
     runtime: tokio::runtime::Handle,
-    pass: Mutex<Arc<Pass>>,
+    /// The pass that the last call for entries from the beginning began. `None`: no call came yet.
+    pass: Mutex<Option<Arc<Pass>>>,
     /// Places from which this listing can go on, if an earlier engine had it open.
     places: Mutex<Option<[Place; 2]>>,
 }
@@ -52,8 +53,7 @@ impl InodeTable {
         if let Some(directory) = tree.directory_mut(ino) {
             directory.listings += 1;
         }
-        let pass = Mutex::new(Arc::new(Pass::new(&tree, ino, self.0.clock.now())));
-        let places = Mutex::default();
+        let (pass, places) = (Mutex::default(), Mutex::default());
         Ok(Listing { directory: ino, parent, key, table: self.clone(), runtime, pass, places })
     }
 
@@ -92,7 +92,7 @@ impl Listing {
 
     /// Entries from `offset` on: at least one unless the directory is at its end, at most `max`.
     ///
-    /// Offset 0 begins at the start; if the caller got entries before, a fresh listing begins. Any [`DirEntry::offset`] of the present
+    /// Offset 0 begins a fresh listing. Any [`DirEntry::offset`] of the present
     /// listing is valid, again and in any order. `.` and `..` come first.
     ///
     /// # Errors
@@ -124,13 +124,17 @@ impl Listing {
             // The listing keeps no entries for any other offset: [`Self::kept`] refuses it.
             let place = if earlier.offset == offset { earlier } else { later };
             let tree = self.table.0.tree.lock();
-            *pass = Arc::new(Pass::behind(&tree, self.directory, &place, self.table.0.clock.now()));
+            *pass = Some(Arc::new(Pass::behind(&tree, self.directory, &place, self.table.0.clock.now())));
         }
-        if offset == 0 && pass.0.lock().used {
-            let tree = self.table.0.tree.lock();
-            *pass = Arc::new(Pass::new(&tree, self.directory, self.table.0.clock.now()));
+        match &*pass {
+            Some(pass) if offset > 0 => Arc::clone(pass),
+            // Names that were made since the directory was opened belong to the first listing, too.
+            _ => {
+                let tree = self.table.0.tree.lock();
+                let begun = Arc::new(Pass::new(&tree, self.directory, self.table.0.clock.now()));
+                Arc::clone(pass.insert(begun))
+            }
         }
-        pass.clone()
     }
 
     /// Entries from memory; `None` if more must arrive first. Requests the next page when a program begins to read the last page in
@@ -163,7 +167,6 @@ impl Listing {
         drop(tree);
         let more = !matches!(pages.next, Next::End);
         if !entries.is_empty() || !more {
-            pages.used |= !entries.is_empty();
             // A program that took only `.` and `..` may stop there, so the next page waits for the first real entry.
             if reached_last && more && pages.total > 0 {
                 self.fetch(pass, &mut pages);

@@ -44,8 +44,6 @@ pub(super) struct Pages {
     pub(super) total: usize,
     merge: Merge,
     pub(super) next: Next,
-    /// Whether a program got entries: then the next offset 0 is a rewind.
-    pub(super) used: bool,
     empty_pages: u32,
     hidden: u64,
     hidden_example: Option<(String, BadName)>,
@@ -85,7 +83,6 @@ impl Pass {
             with_locals: !locals.is_empty(),
             merge: Merge::new(locals.into_iter().map(|(name, ino)| (name, ino.into()))),
             next: Next::Ask(None),
-            used: false,
             empty_pages: 0,
             hidden: 0,
             hidden_example: None,

@@ -21,6 +21,23 @@ async fn a_directory_is_local_until_a_file_below_it_is_stored() {
 }
 
 #[tokio::test]
+async fn the_first_listing_has_what_was_made_after_the_directory_was_opened() {
+    let bench = Bench::new(Ttl::Minimal, &["d/stored"]);
+    let made = bench.table.mkdir(ROOT, OsStr::new("made")).await.unwrap().ino;
+    let stored = bench.lookup(ROOT, "d").await.unwrap().ino;
+    for (directory, expected) in [(made, &["new"][..]), (stored, &["new", "stored"])] {
+        let listing = bench.table.opendir(directory).await.unwrap();
+        bench.table.create(directory, OsStr::new("new")).await.unwrap();
+        let (mut names, mut offset) = (Vec::new(), 0);
+        while let Some(entry) = listing.entries(&bench.table, offset, 1).await.unwrap().pop() {
+            offset = entry.offset;
+            names.push(entry.name().to_owned());
+        }
+        assert_eq!(names, [&[".", ".."], expected].concat());
+    }
+}
+
+#[tokio::test]
 async fn only_local_empty_directories_are_removed() {
     let bench = Bench::new(Ttl::Minimal, &["r/x", "f"]);
     bench.table.mkdir(ROOT, OsStr::new("d")).await.unwrap();
