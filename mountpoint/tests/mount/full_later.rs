@@ -169,6 +169,24 @@ fn what_is_not_sent_at_the_unmount_is_left_to_the_next_mount() {
 }
 
 #[test]
+fn an_unmount_that_stores_everything_leaves_no_file_in_the_stage() {
+    for commit in ["disk", "fsync"] {
+        let store = Store::new();
+        let Some(FullMount { mut mount, stage }) = FullMount::of(&store, &["--commit", commit]) else {
+            return;
+        };
+        let write = |name: usize| fs::write(mount.path(&name.to_string()), b"bytes").unwrap();
+        (0..10).for_each(write);
+        until("half of them are stored", || store.keys().len() == 10);
+        (10..20).for_each(write);
+        unmount(&mount);
+        assert!(mount.end().success());
+        assert_eq!(store.keys().len(), 20);
+        assert_eq!(files_of(&stage), 0, "{commit}");
+    }
+}
+
+#[test]
 fn a_version_of_another_client_wins_over_what_waits_and_that_is_kept() {
     let store = Store::new();
     store.plant("held", b"before");

@@ -34,9 +34,9 @@ impl FileSystem {
         let Some(full) = &self.full else { return };
         full.sending.end();
         let mut files = full.all();
-        files.retain(|(_, staged)| staged.is_dirty());
         // First the local disk gets everything, so that a loss of power loses nothing.
-        let synced = full.area.sync_all(files.iter().map(|(_, staged)| Arc::clone(staged)).collect()).await;
+        let changed = files.iter().map(|(_, staged)| staged).filter(|staged| staged.is_dirty());
+        let synced = full.area.sync_all(changed.map(Arc::clone).collect()).await;
         if let Err(error) = synced {
             tracing::error!("what is not stored yet is not safe from a loss of power: {error}");
         }
@@ -48,14 +48,27 @@ impl FileSystem {
             let (fs, turns) = (Arc::clone(self), Arc::clone(&turns));
             sends.spawn(async move {
                 let _one_of_some = turns.acquire().await;
-                let turn = staged.turn().await;
-                if let Err(error) = fs.store_staged(ino, &staged, &turn).await {
-                    tracing::debug!(%error, "a file of the stage was not stored at the end of the mount");
+                if staged.is_dirty() {
+                    let turn = staged.turn().await;
+                    if let Err(error) = fs.store_staged(ino, &staged, &turn).await {
+                        tracing::debug!(%error, "a file of the stage was not stored at the end of the mount");
+                    }
+                }
+                // A stored file leaves the stage, so that the next mount does not find it there.
+                if fs.full.as_ref().is_some_and(|full| full.users(ino) == 0) {
+                    fs.settle_staged(ino, &staged).await;
                 }
             });
         }
-        let all = async { while sends.join_next().await.is_some() {} };
+        let all = async {
+            while sends.join_next().await.is_some() {}
+            full.sending.ended().await;
+        };
         self.while_bytes_move(limit * 3 / 4, all).await;
+        // Files that left the stage are deleted here: nothing else does so any more.
+        if let Err(error) = full.area.sync_all(Vec::new()).await {
+            tracing::debug!(%error, "files that left the stage are not all deleted");
+        }
         let left = full.pending();
         if let Some(first) = left.first() {
             let bytes: u64 = left.iter().map(|staged| staged.size()).sum();

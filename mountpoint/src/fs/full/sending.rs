@@ -74,6 +74,12 @@ impl Sending {
         self.bell.notify_one();
         self.to_sync.notify_one();
     }
+
+    /// Returns once no send is under way. Call [`Sending::end`] before.
+    pub(super) async fn ended(&self) {
+        // An error would mean that the turns were closed, which nothing does.
+        drop(self.turns.acquire_many(SENDS_MAX as u32).await);
+    }
 }
 
 impl Full {
