@@ -5,9 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use super::disk::Disk;
+use super::disk::{Disk, PIECE, read_at_most};
 use super::lent::YOUNG;
-use super::send::{Draft, PIECE};
+use super::pieces::Copying;
+use super::send::Draft;
+use super::staged::State;
 use super::{Error, Staged};
 use crate::sync::Arc;
 
@@ -23,33 +25,83 @@ const LOOK_EVERY: u64 = 16 << 20;
 const LEFT_FREE: u64 = 256 << 20;
 
 impl Staged {
-    /// Copies the file to one without a name. Writes wait meanwhile, so the copy has the bytes of one moment. The copy does not count
-    /// against `--stage-size`.
-    pub(super) async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
+    /// Copies the file to one without a name. The copy has the bytes of one moment, and programs go on writing. It does not count against
+    /// `--stage-size`. `None`: the kernel lets programs write the file now.
+    pub(super) async fn copy(self: &Arc<Self>) -> Result<Option<(Draft, Arc<File>)>, Error> {
         let this = Arc::clone(self);
-        let copied = self.shared.runtime.spawn_blocking(move || {
-            let file = this.file_for_now()?;
-            let (number, copy) = this.shared.folder.create()?;
-            let (path, disk) = (this.shared.folder.path(number), this.shared.folder.disk());
-            let unlinked = disk.remove(&path);
+        let copied = self.shared.runtime.spawn_blocking(move || this.copy_now());
+        copied.await.map_err(io::Error::other)?
+    }
+
+    fn copy_now(&self) -> Result<Option<(Draft, Arc<File>)>, Error> {
+        let (folder, file) = (&self.shared.folder, self.file_for_now()?);
+        let (disk, (number, copy)) = (folder.disk(), folder.create()?);
+        let copy = Arc::new(copy);
+        disk.remove(&folder.path(number))?;
+        loop {
             // `draft` takes the lock of writes itself, so the loop compares generations under that lock.
-            loop {
-                let draft = this.draft()?;
-                let state = this.state.lock();
+            let draft = self.draft()?;
+            {
+                let mut state = self.state.lock();
+                if state.lent.is_some() {
+                    return Ok(None);
+                }
                 if state.image.generation() != draft.generation {
                     continue;
                 }
-                let is_cloned = this.shared.folder.clones() && disk.clone_file(&file, &copy).is_ok();
-                disk.set_len(&copy, draft.size)?;
-                let runs = state.image.present().iter().filter(|_| !is_cloned);
-                for run in runs {
-                    copy_range(disk, &file, &copy, run)?;
+                let is_cloned = folder.clones() && disk.clone_file(&file, &copy).is_ok();
+                if !is_cloned {
+                    // Nothing of an attempt before may show in a hole.
+                    disk.set_len(&copy, 0)?;
                 }
-                unlinked?;
-                return Ok((draft, Some(Arc::new(copy))));
+                disk.set_len(&copy, draft.size)?;
+                if is_cloned {
+                    return Ok(Some((draft, copy)));
+                }
+                state.copying = Some(Copying::new(Arc::clone(&copy), &state.image));
             }
-        });
-        copied.await.map_err(io::Error::other)?
+            let copied = self.copy_pieces(&file, &copy);
+            self.state.lock().copying = None;
+            if copied? {
+                return Ok(Some((draft, copy)));
+            }
+        }
+    }
+
+    /// Copies all pieces. False: the copy can't be of one moment any more.
+    fn copy_pieces(&self, from: &File, to: &File) -> io::Result<bool> {
+        let disk = self.shared.folder.disk();
+        let mut bytes = vec![0; PIECE as usize];
+        loop {
+            let next = match &mut self.state.lock().copying {
+                Some(copying) => copying.next(),
+                None => return Ok(false),
+            };
+            let Some(piece) = next else { return Ok(true) };
+            let bytes = &mut bytes[..(piece.end - piece.start) as usize];
+            // A program may cut it off meanwhile, and has saved it then.
+            let got = read_at_most(from, bytes, piece.start)?;
+            bytes[got..].fill(0);
+            disk.write(to, bytes, piece.start)?;
+            let saved = match &mut self.state.lock().copying {
+                Some(copying) => copying.landed(),
+                None => return Ok(false),
+            };
+            for (at, bytes) in saved {
+                disk.write(to, &bytes, at)?;
+            }
+        }
+    }
+
+    /// Saves the bytes that a change is about to replace, for a copy under way.
+    pub(super) fn save_for_copy(&self, state: &mut State, file: &File, range: Range<u64>) {
+        if let Some(copying) = &mut state.copying {
+            let saved = copying.save(self.shared.folder.disk(), file, range);
+            // The change goes on all the same, and the copy begins anew.
+            if !matches!(saved, Ok(true)) {
+                state.copying = None;
+            }
+        }
     }
 
     /// Copies a file that programs write by the kernel, once nothing changes it during the copy.
@@ -110,7 +162,7 @@ impl Staged {
     /// The copy of one moment that a send of a file makes that programs write all the time.
     #[cfg(test)]
     pub(super) async fn copied(self: &Arc<Self>) -> Result<Arc<File>, Error> {
-        Ok(self.copy().await?.1.expect("a copy"))
+        Ok(self.copy().await?.expect("a copy").1)
     }
 }
 

@@ -385,6 +385,12 @@ impl Folder {
         self.log.lock().written - durable
     }
 
+    /// Makes copies of files copies by pieces, on each file system.
+    #[cfg(test)]
+    pub(super) fn never_clones(&mut self) {
+        self.clones = false;
+    }
+
     /// Makes the log refuse records from now on, or accept them again.
     #[cfg(test)]
     pub(super) fn refuse_records(&self, refuses: bool) {

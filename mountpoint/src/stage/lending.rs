@@ -18,6 +18,7 @@ use super::lease;
 use super::lent::{Lent, Mark, YOUNG};
 use super::staged::State;
 use super::{Error, Staged};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, MutexGuard};
 
 /// The room that the stage must have for a file that the kernel writes: nothing limits such a file while it grows. Doubling it makes the
@@ -47,17 +48,15 @@ impl Drop for Loan {
     }
 }
 
-impl State {
+impl Staged {
     /// Whether the file may have changes that no look has shown: no program has it open for writing, and nothing has proven that no
     /// mapping writes it.
-    pub(super) fn is_loose(&self) -> bool {
-        let is_open = |lent: &Lent| lent.lends > 0 && !self.is_closed;
-        let may_change = self.lent.as_ref().is_some_and(|lent| !is_open(lent) && !lent.is_quiet);
-        may_change && matches!(self.image.fate(), Fate::Stored(_))
+    pub(super) fn is_loose(&self, state: &State) -> bool {
+        let is_open = |lent: &Lent| lent.lends > 0 && !self.is_closed.load(Relaxed);
+        let may_change = state.lent.as_ref().is_some_and(|lent| !is_open(lent) && !lent.is_quiet);
+        may_change && matches!(state.image.fate(), Fate::Stored(_))
     }
-}
 
-impl Staged {
     /// The state of the file as of now, also where the kernel writes it.
     pub(super) fn look(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
@@ -124,7 +123,7 @@ impl Staged {
     pub async fn is_opened_by_kernel(self: &Arc<Self>) -> Result<(), Error> {
         let must_sync = {
             let state = self.state.lock();
-            state.was_synced && (!state.is_noted || state.is_closed || !state.is_noted_whole)
+            state.was_synced && (!state.is_noted || self.is_closed.load(Relaxed) || !state.is_noted_whole)
         };
         let this = Arc::clone(self);
         let note = move || {
@@ -164,6 +163,8 @@ impl Staged {
             }
             state.lent = Some(Lent::new(mark));
         }
+        // The kernel tells nobody what it changes: a copy under way would be of two moments.
+        state.copying = None;
         let lent = state.lent.as_mut()?;
         lent.lends += 1;
         lent.file = Some(Arc::clone(&file));
@@ -175,7 +176,7 @@ impl Staged {
     /// Whether only the engine can change the file from here on, until it lends the file again.
     pub(super) fn is_settled(&self) -> bool {
         let mut state = self.look();
-        let (is_kept, is_closed) = (state.image.is_kept(), state.is_closed);
+        let (is_kept, is_closed) = (state.image.is_kept(), self.is_closed.load(Relaxed));
         let Some(lent) = state.lent.as_mut().filter(|_| !is_kept) else { return true };
         if lent.lends > 0 && !is_closed {
             return false;

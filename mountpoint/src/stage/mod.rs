@@ -15,6 +15,7 @@ mod lending;
 mod lent;
 mod live;
 mod log;
+mod pieces;
 mod queue;
 mod reading;
 mod recover;

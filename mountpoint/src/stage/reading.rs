@@ -1,11 +1,10 @@
 //! Reads a staged file: present bytes from the local disk, others from the object.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
 use tokio::sync::oneshot;
 
+use super::disk::read_at_most;
 use super::staged::Elsewhere;
 use super::{Error, Staged};
 use crate::buffer::{Use, charge};
@@ -139,18 +138,4 @@ pub(super) async fn fetch_from(reader: Option<&Reader>, range: Range<u64>) -> Re
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
     }
     Ok(bytes)
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match file.read_at(&mut buffer[got..], offset + got as u64) {
-            Ok(0) => break,
-            Ok(read) => got += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
 }

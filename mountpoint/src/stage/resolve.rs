@@ -120,7 +120,7 @@ impl Staged {
             let mut bytes = vec![0; BLOCK];
             while at < size {
                 let length = (size - at).min(BLOCK as u64) as usize;
-                let got = super::reading::read_at_most(&file, &mut bytes[..length], at)?;
+                let got = super::disk::read_at_most(&file, &mut bytes[..length], at)?;
                 bytes[got..length].fill(0);
                 hash.update(&bytes[..length]);
                 at += length as u64;

@@ -55,6 +55,12 @@ impl Runs {
             || self.ends.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
     }
 
+    /// The first bytes from `at` on that lie in none of the ranges, up to the next range.
+    pub(super) fn gap(&self, at: u64) -> Range<u64> {
+        let start = self.ends.range(..=at).next_back().map_or(at, |(_, &end)| end.max(at));
+        start..self.ends.range(start..).next().map_or(u64::MAX, |(&next, _)| next)
+    }
+
     /// The parts of a range that lie in none of the ranges.
     pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
@@ -104,6 +110,8 @@ mod tests {
             let expected: Vec<_> = (from..from + len).filter(|at| !model[*at as usize]).collect();
             prop_assert_eq!(&missing, &expected);
             prop_assert_eq!(runs.has(from..from + len), expected.is_empty());
+            let gap = (from..128).skip_while(|at| model[*at as usize]).take_while(|at| !model[*at as usize]);
+            prop_assert!(runs.gap(from).take_while(|at| *at < 128).eq(gap));
         }
     }
 }

@@ -3,8 +3,8 @@
 //! ([`crate::upload::Patch`]), and the send fetches the others on the way.
 //!
 //! An upload has the bytes of one moment: the stage reads the file while programs may write, and discards the attempt if one did. After
-//! two such attempts it copies the file while writes wait. Where the local file system clones files (btrfs, xfs), the copy is a clone: it takes
-//! no room, and writes wait only until what is in memory of the file is on the disk.
+//! two such attempts it copies the file: a write saves for the copy what it is about to replace. Where the local file system clones files
+//! (btrfs, xfs), the copy is a clone: it takes no room, and writes wait until what is in memory of the file is on the disk.
 
 use std::fs::File;
 use std::io;
@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
+use super::disk::{PIECE, read_at_most};
 use super::image::{Fate, Image};
 use super::live::remember;
 use super::log::{Digest, Record};
@@ -38,10 +39,6 @@ const ADOPTED_MAX: u32 = 8;
 /// wins, and takes that much more of the disk. For a file that lacks more, the fetched bytes go straight into the upload and not to the
 /// disk.
 const FETCHED_MAX: u64 = 64 << 20;
-
-/// Bytes per piece that goes from the disk to the upload. Doubling it halves the calls, and doubles the memory that a send takes beside
-/// the budget.
-pub(super) const PIECE: u64 = 128 << 10;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ impl Request {
 enum How {
     /// The file itself: a change meanwhile makes the attempt worthless.
     InPlace,
-    /// A copy, during which writes wait.
+    /// A copy of one moment.
     Copy,
     /// A copy that is worthless if the file changed meanwhile: the kernel lets programs write it.
     Still,
@@ -189,7 +186,10 @@ impl Staged {
         self.hydrate_if_short().await?;
         let (draft, source) = match how {
             How::InPlace => (self.draft()?, None),
-            How::Copy => self.copy().await?,
+            How::Copy => match self.copy().await? {
+                Some((draft, copy)) => (draft, Some(copy)),
+                None => return Ok(None),
+            },
             How::Still => self.copy_still().await?,
         };
         let source = match source {
@@ -370,7 +370,7 @@ impl Staged {
                 None => {
                     let mut bytes = vec![0; here.min(PIECE) as usize];
                     // The file is shorter if a program set its size meanwhile: then the draft is discarded.
-                    super::reading::read_at_most(&file, &mut bytes, at)?;
+                    read_at_most(&file, &mut bytes, at)?;
                     bytes
                 }
             };

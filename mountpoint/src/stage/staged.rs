@@ -9,11 +9,13 @@ use super::image::{Fate, Image};
 use super::lent::Lent;
 use super::live::Live;
 use super::log::{Digest, Dirty, Record};
+use super::pieces::Copying;
 use super::recover::Pending;
 use super::{Base, Error, Shared};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::prefetch::Reader;
 use crate::s3::Replaces;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// Most bytes of zeros in one write.
@@ -31,6 +33,10 @@ pub struct Staged {
     /// The open local file, while a program has the file open or a send reads it.
     pub(super) file: Mutex<Option<Arc<File>>>,
     pub(super) state: Mutex<State>,
+    /// Whether no program has the file open for writing. Apart from the state, whose lock a close must not wait for: it holds the lock of
+    /// all files.
+    pub(super) is_closed: AtomicBool,
+    was_closed: AtomicBool,
     /// Locked during a send, or a change of the name.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
     /// Locked by the thread that syncs the file: the log has one mark per file.
@@ -63,9 +69,8 @@ pub(super) struct State {
     pub(super) object: u64,
     /// Images of unanswered requests: the bucket may have one of them.
     pub(super) sent: Vec<Digest>,
-    /// Whether no program has the file open for writing.
-    pub(super) is_closed: bool,
-    was_closed: bool,
+    /// The copy of the file that is being made for a send.
+    pub(super) copying: Option<Copying>,
     /// Whether the log once called the file's bytes durable.
     pub(super) was_synced: bool,
     /// The change up to which the bytes are durable.
@@ -111,8 +116,7 @@ impl State {
             modified: None,
             object,
             sent: Vec::new(),
-            is_closed: false,
-            was_closed: false,
+            copying: None,
             was_synced: false,
             synced: None,
             is_named: false,
@@ -151,8 +155,8 @@ impl Staged {
             }
         };
         let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
-        let (turn, syncing, replacing) = Default::default();
-        Ok(Self { shared, number, names, file, state, turn, syncing, replacing })
+        let (is_closed, was_closed, turn, syncing, replacing) = Default::default();
+        Ok(Self { shared, number, names, file, state, is_closed, was_closed, turn, syncing, replacing })
     }
 
     /// A file that an earlier mount left for this mount to store.
@@ -177,8 +181,6 @@ impl Staged {
             is_noted_whole: !dirty.is_partial,
             was_lent: lent.is_some(),
             lent,
-            is_closed: true,
-            was_closed: true,
             is_named: true,
             was_synced: is_synced,
             sent: sending,
@@ -190,6 +192,8 @@ impl Staged {
             names: 0,
             file: Mutex::default(),
             state: Mutex::new(state),
+            is_closed: AtomicBool::new(true),
+            was_closed: AtomicBool::new(true),
             turn: Arc::default(),
             syncing: Mutex::default(),
             replacing: tokio::sync::Mutex::default(),
@@ -217,13 +221,13 @@ impl Staged {
 
     /// Notes that no program has the file open for writing any more.
     pub fn closed(&self) {
-        let mut state = self.state.lock();
-        (state.is_closed, state.was_closed) = (true, true);
+        self.was_closed.store(true, Relaxed);
+        self.is_closed.store(true, Relaxed);
     }
 
     /// Whether a program made and closed the file, or an earlier mount left it.
     pub fn was_closed(&self) -> bool {
-        self.state.lock().was_closed
+        self.was_closed.load(Relaxed)
     }
 
     /// Closes the local file, because more files may wait for a send than may be open.
@@ -255,7 +259,7 @@ impl Staged {
     /// Whether the bucket lacks a change of the file.
     pub fn is_dirty(&self) -> bool {
         let mut state = self.state.lock();
-        let is_known = |state: &State| state.image.is_dirty() || state.is_loose();
+        let is_known = |state: &State| state.image.is_dirty() || self.is_loose(state);
         if is_known(&state) {
             return true;
         }
@@ -306,7 +310,10 @@ impl Staged {
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.look();
         self.begin_change(&mut state)?;
-        self.shared.folder.disk().set_len(&*self.file()?, size)?;
+        let file = self.file()?;
+        let end = state.image.size();
+        self.save_for_copy(&mut state, &file, size..end);
+        self.shared.folder.disk().set_len(&file, size)?;
         let held = state.image.held();
         let is_cut = self.logs_ranges(&state) && size < state.image.base();
         state.image.resized(size);
@@ -315,7 +322,7 @@ impl Staged {
             let noted = self.shared.folder.append(&[Record::Cut { file: self.number, base: size }]);
             // The file is shorter even if the record failed: the next change records all of the file anew, or fails.
             if let Err(error) = noted {
-                state.is_closed = true;
+                self.is_closed.store(true, Relaxed);
                 return Err(error.into());
             }
         }
@@ -338,7 +345,7 @@ impl Staged {
     /// Whether the next change waits for the disk, since its record must be durable before it.
     pub fn must_sync_first(&self) -> bool {
         let state = self.state.lock();
-        state.was_synced && (!state.is_noted || state.is_closed)
+        state.was_synced && (!state.is_noted || self.is_closed.load(Relaxed))
     }
 
     /// Fills a range with zeros, within the file's size.
@@ -365,20 +372,30 @@ impl Staged {
         if let Some(error) = &state.error {
             return Err(error.clone());
         }
-        if !state.is_noted || state.is_closed {
-            self.note(state)?;
-            // The disk may take the change before the record; then the synced bytes would mix two moments.
-            if state.was_synced {
-                self.shared.folder.sync_log()?;
+        // A close that comes from here on counts for the next change.
+        let was_closed = self.is_closed.swap(false, Relaxed);
+        if !state.is_noted || was_closed {
+            let begun = self.note_first(state);
+            if was_closed && begun.is_err() {
+                self.is_closed.store(true, Relaxed);
             }
+            begun?;
         }
-        state.is_closed = false;
+        Ok(())
+    }
+
+    fn note_first(&self, state: &mut State) -> Result<(), Error> {
+        self.note(state)?;
+        // The disk may take the change before the record; then the synced bytes would mix two moments.
+        if state.was_synced {
+            self.shared.folder.sync_log()?;
+        }
         Ok(())
     }
 
     /// Notes changes that nobody will tell: the record has to say that all bytes are here.
     pub(super) fn begin_change_as_whole(&self, state: &mut State) -> Result<(), Error> {
-        state.is_closed |= !state.is_noted_whole;
+        self.is_closed.fetch_or(!state.is_noted_whole, Relaxed);
         self.begin_change(state)
     }
 
@@ -443,9 +460,10 @@ impl Staged {
     }
 
     /// Writes a range to the local file. Returns the room that it took.
-    fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
+    fn put(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
         let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
+        self.save_for_copy(state, &file, range.clone());
         let disk = self.shared.folder.disk();
         disk.write(&file, data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
@@ -467,7 +485,7 @@ impl Staged {
         let mut state = self.state.lock();
         for run in state.image.missing(offset..offset + bytes.len() as u64) {
             let of = |at: u64| (at - offset) as usize;
-            self.put(&state, run.clone(), &bytes[of(run.start)..of(run.end)])?;
+            self.put(&mut state, run.clone(), &bytes[of(run.start)..of(run.end)])?;
             state.image.filled(run);
         }
         Ok(())
@@ -528,7 +546,7 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let state = self.state.lock();
         self.shared.folder.give(state.image.held());
-        if state.is_noted && (state.image.is_dirty() || state.is_loose()) || state.image.is_kept() {
+        if state.is_noted && (state.image.is_dirty() || self.is_loose(&state)) || state.image.is_kept() {
             // The next mount finds the file and names it.
             return;
         }

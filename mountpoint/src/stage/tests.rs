@@ -17,6 +17,7 @@ use crate::prefetch;
 use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::upload;
 
+mod copies;
 mod failing;
 mod lent;
 mod patches;

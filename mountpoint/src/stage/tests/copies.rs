@@ -1,0 +1,176 @@
+//! Copies of one moment, made while programs write.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::*;
+
+const SIZE: usize = 600_000;
+
+/// A change that a program makes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Write { at: usize, len: usize, byte: u8 },
+    Resize(usize),
+}
+
+impl Change {
+    fn any(random: &mut fastrand::Rng) -> Self {
+        match random.u8(0..8) {
+            0 => Self::Resize(random.usize(0..SIZE)),
+            1 => Self::Resize(SIZE),
+            _ => {
+                let (at, len) = (random.usize(0..SIZE), random.usize(1..40_000));
+                Self::Write { at, len: len.min(SIZE - at), byte: random.u8(1..) }
+            }
+        }
+    }
+
+    fn on_file(self, staged: &Staged) {
+        match self {
+            Self::Write { at, len, byte } => _ = staged.write(at as u64, &vec![byte; len]).unwrap(),
+            Self::Resize(size) => staged.set_size(size as u64).unwrap(),
+        }
+    }
+
+    fn on_model(self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Write { at, len, byte } => {
+                bytes.resize(bytes.len().max(at + len), 0);
+                bytes[at..at + len].fill(byte);
+            }
+            Self::Resize(size) => bytes.resize(size, 0),
+        }
+    }
+}
+
+/// A folder that never clones makes the stage copy piece by piece.
+fn copies_by_pieces(engine: &mut Engine) {
+    let shared = Arc::get_mut(&mut engine.shared).unwrap();
+    shared.folder.never_clones();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_made_while_programs_write_is_of_one_moment() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let staged = engine.new_file("file");
+    let mut model = Vec::new();
+    for _ in 0..20 {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (writer, ends, mut choice) = (Arc::clone(&staged), Arc::clone(&is_over), random.fork());
+        let program = std::thread::spawn(move || {
+            let mut changes = Vec::new();
+            while !ends.load(Relaxed) {
+                let change = Change::any(&mut choice);
+                change.on_file(&writer);
+                changes.push(change);
+            }
+            changes
+        });
+        let copy = staged.copied().await;
+        is_over.store(true, Relaxed);
+        let (changes, copy) = (program.join().unwrap(), copy.unwrap());
+        let mut copied = vec![0; copy.metadata().unwrap().len() as usize];
+        copy.read_exact_at(&mut copied, 0).unwrap();
+        let mut is_one = model == copied;
+        for change in changes {
+            change.on_model(&mut model);
+            is_one |= model == copied;
+        }
+        assert!(is_one, "the copy has bytes of two moments");
+    }
+    assert!(read(&staged, 0, SIZE).await.unwrap() == model, "and the file has what was written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_and_a_close_do_not_wait_for_a_copy_of_the_whole_file() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    staged.write(0, &[7; MIB]).unwrap();
+    let disk = engine.shared.folder.disk();
+    // The copy: its file is made, loses its name, the log gets a record, two sizes; the third of its pieces waits.
+    disk.fail(0..0);
+    disk.hold(8..9);
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let program = Arc::clone(&staged);
+    let changes = std::thread::spawn(move || {
+        // A piece that is copied, the one on its way, and later ones.
+        program.write(5, b"done").unwrap();
+        program.write(300_000, b"on its way").unwrap();
+        program.write(390_000, &[1; 10_000]).unwrap();
+        program.set_size(900_000).unwrap();
+        program.set_size(950_000).unwrap();
+        program.closed();
+    });
+    for _ in 0..1_000 {
+        if changes.is_finished() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let went_on = changes.is_finished() && !copy.is_finished();
+    disk.hold(0..0);
+    changes.join().unwrap();
+    assert!(went_on, "the program waited for the copy");
+    let copy = copy.await.unwrap().unwrap();
+    let mut bytes = vec![0; MIB];
+    copy.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "and the copy has the bytes from before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_begins_anew_where_a_program_cuts_off_a_long_end() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    for n in 0..20 {
+        staged.write(n * MIB as u64, &[7; MIB]).unwrap();
+    }
+    let disk = engine.shared.folder.disk();
+    disk.fail(0..0);
+    disk.hold(8..9);
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    staged.set_size(100).unwrap();
+    staged.set_size(200).unwrap();
+    disk.hold(0..0);
+    let copy = copy.await.unwrap().unwrap();
+    let mut bytes = vec![1; 200];
+    copy.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!((bytes, copy.metadata().unwrap().len()), ([[7; 100], [0; 100]].concat(), 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_does_not_wait_for_a_change_that_the_disk_holds_up() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let staged = engine.new_file("file");
+    let change = staged.state.lock();
+    let closing = Arc::clone(&staged);
+    let close = std::thread::spawn(move || closing.closed());
+    for _ in 0..1_000 {
+        if close.is_finished() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let went_on = close.is_finished();
+    drop(change);
+    close.join().unwrap();
+    assert!(went_on, "the close waits, and it holds the lock of all files");
+    assert!(staged.was_closed());
+}
