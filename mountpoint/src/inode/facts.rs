@@ -26,6 +26,8 @@ pub(super) struct Facts {
     /// Absent names by the age of the answer. A name that exists again, or has a newer answer, leaves a stale line, which goes when it
     /// reaches the front.
     order: VecDeque<(InodeNo, Arc<str>, Instant)>,
+    /// Number of facts in all directories.
+    kept: usize,
 }
 
 /// The names of one directory.
@@ -63,6 +65,9 @@ impl Facts {
     const ABSENT_MAX: usize = 100_000;
     /// Most names kept for the pages of one directory. Beyond it every older page of the directory counts as outdated.
     const NAMES_MAX: usize = 100_000;
+    /// Most facts of all directories (about 100 bytes each) before a directory made here, of which each new name is a fact, gives up its
+    /// own. Doubling it doubles the memory of a mount that makes directories, and spares such a directory a page.
+    const KEPT_MAX: usize = 300_000;
 
     /// Notes a fact about a name at an event. A later fact stays. `needed`: a page that was requested earlier may contradict the fact.
     pub(super) fn observe(&mut self, directory: InodeNo, name: &str, what: What, event: u64, needed: bool) {
@@ -83,7 +88,7 @@ impl Facts {
                 self.remove(directory, name);
             }
         } else if needed {
-            names.room(event);
+            self.kept = self.kept + 1 - names.room(event);
             let fact = Fact { at: event, what, answered: None, queued: false, needed };
             names.facts.insert(name.into(), fact);
         }
@@ -109,7 +114,7 @@ impl Facts {
                 (fact.answered, fact.queued) = (Some(now), true);
             }
             None => {
-                names.room(event);
+                self.kept = self.kept + 1 - names.room(event);
                 let fact = Fact { at: event, what: What::Absent, answered: Some(now), queued: true, needed };
                 names.facts.insert(name.into(), fact);
             }
@@ -165,10 +170,12 @@ impl Facts {
     pub(super) fn release(&mut self, directory: InodeNo) {
         let Some(names) = self.directories.get_mut(&directory) else { return };
         names.all = 0;
+        let before = names.facts.len();
         names.facts.retain(|_, fact| {
             fact.needed = false;
             fact.queued
         });
+        self.kept -= before - names.facts.len();
         if names.facts.is_empty() {
             self.directories.remove(&directory);
         }
@@ -185,7 +192,13 @@ impl Facts {
 
     /// Drops all facts about a directory that is gone.
     pub(super) fn forget(&mut self, directory: InodeNo) {
-        self.directories.remove(&directory);
+        let gone = self.directories.remove(&directory);
+        self.kept -= gone.map_or(0, |names| names.facts.len());
+    }
+
+    /// Whether there are too many facts.
+    pub(super) fn are_many(&self) -> bool {
+        self.kept > Self::KEPT_MAX
     }
 
     /// Drops absent names that are too old to answer, and the oldest beyond the limit.
@@ -209,7 +222,7 @@ impl Facts {
 
     fn remove(&mut self, directory: InodeNo, name: &str) {
         let Some(names) = self.directories.get_mut(&directory) else { return };
-        names.facts.remove(name);
+        self.kept -= usize::from(names.facts.remove(name).is_some());
         if names.facts.is_empty() && names.all == 0 {
             self.directories.remove(&directory);
         }
@@ -217,11 +230,21 @@ impl Facts {
 }
 
 impl Names {
-    /// Makes room for one more name.
-    fn room(&mut self, event: u64) {
-        if self.facts.len() >= Facts::NAMES_MAX {
-            (self.facts, self.all) = (HashMap::default(), self.all.max(event));
+    /// Makes room for one more name. Returns the number of facts that go.
+    fn room(&mut self, event: u64) -> usize {
+        if self.facts.len() < Facts::NAMES_MAX {
+            return 0;
         }
+        self.all = self.all.max(event);
+        std::mem::take(&mut self.facts).len()
+    }
+}
+
+#[cfg(test)]
+impl Facts {
+    /// Number of facts in all directories.
+    pub(super) fn kept(&self) -> usize {
+        self.kept
     }
 }
 
@@ -245,7 +268,7 @@ mod tests {
         assert_eq!(facts.since(DIR, "never changed", last), None);
         assert!(facts.outdate(DIR, 9, |_| false) && !facts.outdate(DIR, last, |_| true));
         facts.release(DIR);
-        assert_eq!(facts.since(DIR, "never changed", 0), None);
+        assert_eq!((facts.since(DIR, "never changed", 0), facts.kept), (None, 0));
     }
 
     #[test]
@@ -258,7 +281,7 @@ mod tests {
         assert!(facts.is_absent(InodeNo(0), "10", now, LONG));
         assert_eq!(facts.order.len(), Facts::ABSENT_MAX);
         let kept: usize = facts.directories.values().map(|names| names.facts.len()).sum();
-        assert_eq!(kept, Facts::ABSENT_MAX);
+        assert_eq!((kept, facts.kept), (Facts::ABSENT_MAX, kept));
     }
 
     #[test]
@@ -284,7 +307,7 @@ mod tests {
         assert!(!facts.is_absent(DIR, "a", now, LONG));
         assert_eq!((facts.since(DIR, "any", 6), facts.since(DIR, "any", 7)), (Some(What::Present), None));
         facts.moved(DIR, 9, false);
-        assert!(facts.directories.is_empty());
+        assert!(facts.directories.is_empty() && facts.kept == 0);
     }
 
     #[test]
@@ -350,6 +373,7 @@ mod tests {
                     });
                     prop_assert_eq!(facts.is_absent(DIR, &name, now, ttl), absent);
                 }
+                prop_assert_eq!(facts.kept, facts.directories.values().map(|names| names.facts.len()).sum::<usize>());
             }
         }
     }

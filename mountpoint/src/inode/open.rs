@@ -329,7 +329,7 @@ impl InodeTable {
         tree.make(ino, parent, name, at, node).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
         match is_directory {
-            true => tree.is_bare(ino, since),
+            true => tree.is_bare(ino, since, now),
             false => tree.file_mut(ino)?.set_lacked(since),
         }
         tree.take(ino, None)?;

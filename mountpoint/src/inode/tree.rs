@@ -87,6 +87,8 @@ pub(super) struct Tree {
     listed_entries: usize,
     /// Directories of the recent pages, oldest first: one line for each page.
     recent: VecDeque<InodeNo>,
+    /// Directories made here that lack names without a question, the oldest first.
+    bare: VecDeque<(Instant, InodeNo)>,
     /// Directories of S3 that became local, since their last key may be gone. The lowest number is the oldest.
     emptied: BTreeSet<InodeNo>,
     /// The cost of pages and lookups.
@@ -138,6 +140,7 @@ impl Tree {
             listed: VecDeque::new(),
             listed_entries: 0,
             recent: VecDeque::new(),
+            bare: VecDeque::new(),
             emptied: BTreeSet::new(),
             prices: Prices::default(),
             agreement: Agreement::default(),

@@ -230,3 +230,52 @@ async fn the_kernel_keeps_attributes_of_a_file_in_the_stage_and_not_its_name() {
     bench.table.unlink_staged(made.ino, false).await.unwrap();
     assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
 }
+
+/// Makes directories with ten files each, this far apart. Returns the most facts that were kept at once.
+async fn facts_of_many_directories(bench: &Bench, directories: usize, apart: Duration) -> usize {
+    let mut most = 0;
+    for n in 0..directories {
+        bench.lookup(ROOT, &format!("d{n}")).await.unwrap_err();
+        let directory = bench.mkdir(ROOT, &format!("d{n}")).await;
+        for name in 0..10 {
+            let name = name.to_string();
+            bench.misses(directory, &name).await;
+            let made = bench.write(directory, &name, "content").await;
+            bench.table.forget(made, 1);
+        }
+        bench.clock.advance(apart);
+        most = most.max(bench.table.0.tree.lock().facts.kept());
+    }
+    most
+}
+
+#[tokio::test]
+async fn names_of_directories_made_here_are_remembered_for_a_second() {
+    let bench = bench(&[]);
+    // A hundred directories a second have 1,000 facts, and the pages of the directory above them have one for each.
+    let most = facts_of_many_directories(&bench, 1_000, SECOND / 100).await;
+    assert!(most <= 2_100, "{most} facts of 11,000 names");
+    assert!(bench.table.0.tree.lock().bare_directories() <= 101);
+}
+
+#[tokio::test]
+async fn where_names_are_remembered_for_long_the_oldest_directories_go() {
+    let unasked = Unasked { by_name: Duration::ZERO, in_directory: 60 * 60 * SECOND };
+    let bench = Bench::with(Config { unasked, ..Config::default() }, &[]);
+    let first = bench.mkdir(ROOT, "first").await;
+    assert_eq!(bench.misses(first, "absent").await, 0);
+    {
+        let mut tree = bench.table.0.tree.lock();
+        let at = tree.event();
+        for n in 0..=300_000 {
+            tree.facts.observe(
+                InodeNo(1_000 + n / 1_000),
+                &n.to_string(),
+                crate::inode::facts::What::Present,
+                at,
+                true,
+            );
+        }
+    }
+    assert!(bench.misses(first, "absent").await > 0, "it is asked for");
+}
