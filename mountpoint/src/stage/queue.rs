@@ -143,6 +143,11 @@ impl Queue {
         self.order.insert((due, file));
     }
 
+    /// Whether no file waits.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// The time at which the next file is due.
     pub fn next(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)

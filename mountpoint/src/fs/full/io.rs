@@ -26,13 +26,16 @@ impl FileSystem {
         flags: OpenFlags,
         pid: u32,
     ) -> Result<Opened> {
+        let writes = flags.write || flags.truncate;
+        if writes {
+            self.has_place(ino).await?;
+        }
         let (staged, keep_cache) = self.enter_stage(ino).await?;
         // Only a close that stores the file needs to know whose it is.
         let opener = match self.full()?.is_deferred() {
             true => pid,
             false => thread_group(pid).unwrap_or(pid),
         };
-        let writes = flags.write || flags.truncate;
         // Before the first change, so that a waiting file is not sent half-written.
         if writes {
             self.full()?.writer_comes(ino, self.clock.now());

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Full, InStage};
+use super::Full;
+use super::files::InStage;
 use crate::inode::{InodeTable, Pending};
 use crate::stage::Left;
 

@@ -5,6 +5,7 @@
 //!
 //! | file | operations |
 //! |---|---|
+//! | `files.rs` | the files in the stage, by inode and by number |
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
@@ -15,13 +16,13 @@
 
 mod attributes;
 mod ending;
+mod files;
 mod io;
 mod left;
 mod names;
 mod sending;
 mod syncing;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -32,6 +33,7 @@ use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
+use files::{Files, InStage};
 pub(super) use names::{HeldFile, Unstored};
 use sending::Sending;
 pub use syncing::Unsynced;
@@ -40,11 +42,17 @@ pub use syncing::Unsynced;
 /// them; the error is `STALE` then.
 const ATTEMPTS_MAX: usize = 16;
 
+/// Most files in the stage, whatever their size: about 2 KB of memory each. Beyond it, programs that make files wait for others to be
+/// sent. Doubling it takes twice the memory while the store is away.
+const FILES_MAX: usize = 100_000;
+
 /// The files in the stage.
 #[derive(Debug)]
 pub(super) struct Full {
     area: Area,
-    files: Mutex<HashMap<InodeNo, InStage>>,
+    files: Mutex<Files>,
+    /// Most files in the stage ([`FILES_MAX`]).
+    pub(super) files_max: usize,
     shown: Shown,
     sending: Sending,
     pauses: Pauses,
@@ -63,19 +71,10 @@ pub struct InUse {
     pub oldest: Option<Duration>,
 }
 
-#[derive(Debug)]
-struct InStage {
-    staged: Arc<Staged>,
-    /// Handles and operations that hold the file.
-    users: usize,
-    /// Handles for writing.
-    writers: usize,
-}
-
 impl Full {
     pub(super) fn new(area: Area, pauses: Pauses) -> Self {
         let (shown, sending) = Default::default();
-        Self { area, files: Mutex::default(), shown, sending, pauses }
+        Self { area, files: Mutex::default(), files_max: FILES_MAX, shown, sending, pauses }
     }
 
     /// Whether files are sent behind their last close.
@@ -90,38 +89,37 @@ impl Full {
 
     /// The staged file of an inode, if there is one.
     pub(super) fn find(&self, ino: InodeNo) -> Option<Arc<Staged>> {
-        self.files.lock().get(&ino).map(|file| Arc::clone(&file.staged))
+        self.files.lock().get(ino).map(|file| Arc::clone(&file.staged))
     }
 
     /// The staged file of an inode, with one more user.
     fn join(&self, ino: InodeNo) -> Option<Arc<Staged>> {
         let mut files = self.files.lock();
-        let file = files.get_mut(&ino)?;
+        let file = files.get_mut(ino)?;
         file.users += 1;
         Some(Arc::clone(&file.staged))
     }
 
     fn users(&self, ino: InodeNo) -> usize {
-        self.files.lock().get(&ino).map_or(0, |file| file.users)
+        self.files.lock().get(ino).map_or(0, |file| file.users)
     }
 
     /// Removes one user, and returns how many are left.
     fn leave(&self, ino: InodeNo) -> usize {
         let mut files = self.files.lock();
-        let Some(file) = files.get_mut(&ino) else { return 0 };
+        let Some(file) = files.get_mut(ino) else { return 0 };
         file.users = file.users.saturating_sub(1);
         file.users
     }
 
     fn all(&self) -> Vec<(InodeNo, Arc<Staged>)> {
-        self.files.lock().iter().map(|(ino, file)| (*ino, Arc::clone(&file.staged))).collect()
+        self.files.lock().iter().map(|(ino, file)| (ino, Arc::clone(&file.staged))).collect()
     }
 
     /// The inode of a staged file by its number.
     fn by_number(&self, number: u64) -> Option<(InodeNo, Arc<Staged>)> {
         let files = self.files.lock();
-        let found = files.iter().find(|(_, file)| file.staged.number() == number);
-        found.map(|(ino, file)| (*ino, Arc::clone(&file.staged)))
+        files.by_number(number).map(|(ino, file)| (ino, Arc::clone(&file.staged)))
     }
 
     /// Files of which the bucket lacks a change, and their bytes.
@@ -214,7 +212,7 @@ impl FileSystem {
         let id = base.as_ref().map(|base| base.id.clone());
         let staged = full.area.create(key, base).await?;
         let mut files = full.files.lock();
-        if files.contains_key(&ino) {
+        if files.get(ino).is_some() {
             return Ok(None);
         }
         let Some(key) = self.inodes.stage(ino, staged.number(), id.as_ref())? else { return Ok(None) };
@@ -234,7 +232,7 @@ impl FileSystem {
             && full.is_deferred()
             && let Err(error) = staged.note_new()
         {
-            files.remove(&ino);
+            files.remove(ino);
             self.inodes.abandon_write(ino);
             return Err(error.into());
         }
@@ -306,11 +304,11 @@ impl FileSystem {
         }
         self.take_times(ino, staged);
         let mut files = full.files.lock();
-        let is_used = files.get(&ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
+        let is_used = files.get(ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
         if is_used || self.inodes.has_readers(ino) || staged.is_dirty() && !staged.is_kept() {
             return;
         }
-        files.remove(&ino);
+        files.remove(ino);
         if staged.was_lent() {
             // The kernel wrote past its pages.
             self.inodes.doubt_pages(ino);

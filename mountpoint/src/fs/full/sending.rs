@@ -10,7 +10,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::Full;
 use crate::fs::handle::{HandleNo, Mode};
-use crate::fs::{FileSystem, Result};
+use crate::fs::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::stage::{Queue, Staged};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -83,9 +83,15 @@ impl Sending {
 }
 
 impl Full {
+    /// Ends the sending.
+    #[cfg(test)]
+    pub(in crate::fs) fn end_sending(&self) {
+        self.sending.end();
+    }
+
     /// Takes in that a program opens the file for writing.
     pub(super) fn writer_comes(&self, ino: InodeNo, now: Instant) {
-        if let Some(file) = self.files.lock().get_mut(&ino) {
+        if let Some(file) = self.files.lock().get_mut(ino) {
             file.writers += 1;
         }
         if self.is_deferred() {
@@ -97,7 +103,7 @@ impl Full {
     pub(super) fn writer_goes(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         let is_last = {
             let mut files = self.files.lock();
-            let file = files.get_mut(&ino);
+            let file = files.get_mut(ino);
             let is_last = file.is_none_or(|file| {
                 file.writers = file.writers.saturating_sub(1);
                 file.writers == 0
@@ -141,7 +147,12 @@ impl Full {
     }
 
     pub(super) fn writers(&self, ino: InodeNo) -> usize {
-        self.files.lock().get(&ino).map_or(0, |file| file.writers)
+        self.files.lock().get(ino).map_or(0, |file| file.writers)
+    }
+
+    fn has_place(&self, ino: InodeNo) -> bool {
+        let files = self.files.lock();
+        files.len() < self.files_max || files.get(ino).is_some()
     }
 
     fn lacks_room(&self, written: &Result<()>, bytes: u64) -> bool {
@@ -152,7 +163,8 @@ impl Full {
     fn unsynced(&self) -> Vec<Arc<Staged>> {
         let closed: Vec<_> = {
             let files = self.files.lock();
-            files.values().filter(|file| file.writers == 0).map(|file| Arc::clone(&file.staged)).collect()
+            let closed = files.iter().filter(|(_, file)| file.writers == 0);
+            closed.map(|(_, file)| Arc::clone(&file.staged)).collect()
         };
         // Without the lock of all files: the answer may wait for the disk.
         closed.into_iter().filter(|staged| !staged.is_synced()).collect()
@@ -206,6 +218,37 @@ impl FileSystem {
             full.sending.bell.notify_one();
             if self.clock.timeout(until - now, room).await.is_none() {
                 return written;
+            }
+        }
+    }
+
+    /// Waits until the stage takes one more file, unless it has the file already.
+    ///
+    /// # Errors
+    /// `NOSPC`: no file left in time, or no file waits for a send.
+    pub(in crate::fs) async fn has_place(&self, ino: InodeNo) -> Result<()> {
+        let (full, until) = (self.full()?, self.clock.now() + ROOM_WITHIN);
+        let mut has_hurried = false;
+        loop {
+            let mut room = std::pin::pin!(full.sending.room.notified());
+            room.as_mut().enable();
+            if full.has_place(ino) {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            let waits = full.is_deferred() && now < until;
+            // Once is enough: whatever is closed later goes soon.
+            if waits && !std::mem::replace(&mut has_hurried, true) {
+                full.sending.queue.lock().hurry_all(now);
+                full.sending.bell.notify_one();
+            }
+            let is_hopeless = !waits || full.sending.queue.lock().is_empty();
+            if is_hopeless || self.clock.timeout(until - now, room).await.is_none() {
+                let why = format!(
+                    "{} files are in the stage, the most that it takes; they leave it when they are stored",
+                    full.files_max
+                );
+                return Err(Error::new(Errno::NOSPC, why));
             }
         }
     }

@@ -195,3 +195,82 @@ async fn the_end_of_a_mount_leaves_a_store_that_finishes_no_copy() {
     assert!(end.is_finished(), "it waits for an hour");
     assert_eq!(std::fs::read_dir(dir.path().join("kept")).unwrap().count(), 2, "bytes and a note");
 }
+
+/// Makes a small file and closes it.
+async fn make(fs: Arc<FileSystem>, name: &'static str) -> Result<()> {
+    let (flags, me) = (OpenFlags::default(), std::process::id());
+    let (_, opened) = fs.create(ROOT, OsStr::new(name), flags, Maker::default(), me).await?;
+    fs.write(opened.handle, 0, b"content", 0, |written| written.unwrap());
+    if let Some(due) = fs.release(opened.handle)? {
+        fs.finish_released(opened.handle, due).await;
+    }
+    Ok(())
+}
+
+/// A file system whose stage takes this many files.
+fn with_places(
+    files: usize,
+    commit: Commit,
+    client: &MemoryClient,
+    dir: &Path,
+    clock: Clock,
+) -> Arc<FileSystem> {
+    let mut fs = mounted(commit, client, dir, clock);
+    fs.full.as_mut().unwrap().files_max = files;
+    Arc::new(fs)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_waits_for_a_place_where_many_files_wait_for_the_store() {
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    let fs = with_places(3, Commit::Disk, &client, dir.path(), clock.clone());
+    let sends = tokio::spawn(Arc::clone(&fs).keep_sending());
+    let gate = client.hold(FaultPlan::on(Op::PutObject).always());
+    for name in ["a", "b", "c"] {
+        make(Arc::clone(&fs), name).await.unwrap();
+    }
+    let fourth = tokio::spawn(make(Arc::clone(&fs), "d"));
+    // They go at once, and not two seconds behind their last close.
+    gate.arrived(3).await;
+    assert!(!fourth.is_finished());
+    // A file that is there needs no other place.
+    let handle = open_to_write(&fs, ino(&fs, "a").await.unwrap()).await;
+    let due = fs.release(handle).unwrap().expect("it is in the stage");
+    fs.finish_released(handle, due).await;
+    drop(gate);
+    fourth.await.unwrap().unwrap();
+    let gate = client.hold(FaultPlan::on(Op::PutObject).always());
+    let mut made = Vec::new();
+    for name in ["e", "f", "g", "h"] {
+        made.push(tokio::spawn(make(Arc::clone(&fs), name)));
+    }
+    while !made.iter().all(|made| made.is_finished()) {
+        clock.advance(Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut refused = Vec::new();
+    for made in made {
+        refused.extend(made.await.unwrap().err().map(|error| error.errno()));
+    }
+    assert!(!refused.is_empty() && refused.iter().all(|errno| *errno == Errno::NOSPC), "{refused:?}");
+    drop(gate);
+    fs.full.as_ref().unwrap().end_sending();
+    sends.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_open_files_than_the_stage_takes_are_enospc_until_one_is_closed() {
+    let (client, dir, me) = (MemoryClient::new(), tempfile::tempdir().unwrap(), std::process::id());
+    let fs = with_places(2, Commit::Close, &client, dir.path(), Clock::manual());
+    let mut open = Vec::new();
+    for name in ["a", "b"].map(OsStr::new) {
+        let made = fs.create(ROOT, name, OpenFlags::default(), Maker::default(), me).await.unwrap();
+        open.push(made.1.handle);
+    }
+    assert_eq!(make(Arc::clone(&fs), "c").await.unwrap_err().errno(), Errno::NOSPC);
+    assert!(fs.lookup(ROOT, OsStr::new("c")).await.is_err(), "nothing is left of it");
+    let due = fs.release(open[0]).unwrap().expect("it is in the stage");
+    fs.finish_released(open[0], due).await;
+    make(Arc::clone(&fs), "c").await.unwrap();
+    assert_eq!(client.keys(), ["a", "c"]);
+}
