@@ -182,6 +182,10 @@ metrics! {
     stage_pending_bytes: Gauge = Gauge::default(), Bytes => "stage.pending_bytes",
     /// How long the oldest change waits to be sent, with `--commit fsync` and `disk`.
     stage_oldest: Gauge = Gauge::default(), Seconds => "stage.oldest_pending_age",
+    /// Files in `kept/` of the stage, which could not be stored.
+    stage_kept: Gauge = Gauge::default(), Count => "stage.kept_files",
+    /// Bytes that they take on the disk.
+    stage_kept_bytes: Gauge = Gauge::default(), Bytes => "stage.kept_bytes",
     /// Time to read a block or a part of one from the disk cache.
     cache_get: ByName<Histogram> = ByName::new(&CACHE, Histogram::of_micros), Micros => "experimental.cache.get_latency",
     /// Time to write a block or a part of one to the disk cache.

@@ -130,6 +130,30 @@ pub(super) fn serving(status: &Status) -> String {
             ),
         );
     }
+    if let Some(stage) = &status.stage {
+        line(
+            "stage",
+            format!(
+                "{} of {} in {}; {} files ({}) wait to be stored",
+                bytes(stage.used_bytes),
+                bytes(stage.limit_bytes),
+                stage.directory,
+                HumanCount(stage.pending_files),
+                bytes(stage.pending_bytes)
+            ),
+        );
+        if stage.kept_files > 0 {
+            line(
+                "KEPT",
+                format!(
+                    "{} files ({}) could not be stored: mount-s3-ctl kept {}",
+                    HumanCount(stage.kept_files),
+                    bytes(stage.kept_bytes),
+                    word(&stage.directory)
+                ),
+            );
+        }
+    }
     line("open", format!("{} for reading, {} for writing", status.open_files.read, status.open_files.write));
     for upload in &status.uploads {
         line("upload", format!("{}: {}, {}", upload.key, bytes(upload.bytes), upload.state));
@@ -179,7 +203,7 @@ pub(super) fn latencies(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mountpoint::telemetry::{Cache, Latency, Throughput, Upload};
+    use mountpoint::telemetry::{Cache, Latency, Stage, Throughput, Upload};
 
     fn status() -> Status {
         Status {
@@ -193,6 +217,12 @@ mod tests {
             hits: Hits { reads: Some(0.9876), disk_cache: None },
             uploads: vec![Upload { key: "a\x1b[2J".into(), bytes: 1 << 30, state: "writing".into() }],
             errors: vec![ErrorLine { at_s: 0, level: "WARN".into(), message: "key \x1b[2J is odd".into() }],
+            stage: Some(Stage {
+                directory: "/a b".into(),
+                kept_files: 2,
+                kept_bytes: 5 << 20,
+                ..Stage::default()
+            }),
             ..Status::default()
         }
     }
@@ -206,6 +236,7 @@ mod tests {
             "98.8 % of reads",
             "- of blocks",
             "1.00 GiB, writing",
+            "KEPT        2 files (5.00 MiB) could not be stored: mount-s3-ctl kept '/a b'",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
@@ -228,6 +259,7 @@ mod tests {
         let status = Status {
             origin: origin.clone(),
             disk_cache: Some(Cache { directory: bad.clone(), ..Cache::default() }),
+            stage: Some(Stage { directory: bad.clone(), kept_files: 1, ..Stage::default() }),
             uploads: vec![Upload { key: bad.clone(), bytes: 1, state: bad.clone() }],
             errors: vec![ErrorLine { at_s: 0, level: bad.clone(), message: bad.clone() }],
             latencies: vec![Latency { of: bad.clone(), request: bad, count: 1, p50_us: 1, p99_us: 1 }],

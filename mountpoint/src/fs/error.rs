@@ -173,7 +173,7 @@ impl Error {
         let is_full =
             |disk: &std::io::Error| matches!(disk.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
         match error {
-            Stage::Full { .. } => Self::new(Errno::NOSPC, message),
+            Stage::Full { .. } | Stage::KeptFull { .. } => Self::new(Errno::NOSPC, message),
             Stage::Restless { .. } => Self::new(Errno::BUSY, message),
             Stage::Disk(disk) if is_full(&disk) => Self::new(Errno::NOSPC, message),
             Stage::Disk(disk) if disk.kind() == ErrorKind::FileTooLarge => Self::new(Errno::FBIG, message),

@@ -56,6 +56,8 @@ impl telemetry::Mount for Observed {
             metrics.stage_used.set(stage.bytes);
             metrics.stage_pending.set(stage.pending);
             metrics.stage_pending_bytes.set(stage.pending_bytes);
+            metrics.stage_kept.set(stage.kept.files);
+            metrics.stage_kept_bytes.set(stage.kept.bytes);
             metrics.stage_oldest.set(stage.oldest.map_or(0, |age| age.as_secs()));
         }
         let process = procfs::process::Process::myself().and_then(|process| process.stat());
@@ -82,6 +84,18 @@ impl telemetry::Mount for Observed {
                 .to_owned(),
             })
             .collect()
+    }
+
+    fn stage(&self) -> Option<telemetry::Stage> {
+        self.fs.stage().map(|stage| telemetry::Stage {
+            directory: stage.dir.display().to_string(),
+            used_bytes: stage.bytes,
+            limit_bytes: stage.bytes_max,
+            pending_files: stage.pending,
+            pending_bytes: stage.pending_bytes,
+            kept_files: stage.kept.files,
+            kept_bytes: stage.kept.bytes,
+        })
     }
 
     fn errors(&self) -> Vec<ErrorLine> {

@@ -24,6 +24,20 @@ pub enum Error {
         /// The limit in bytes.
         limit: u64,
     },
+    /// Files that could not be stored take as much room as files may.
+    #[error(
+        "kept/ of the stage has {files} files of {bytes} bytes that could not be stored, and no file may grow until some are taken \
+         out: 'mount-s3-ctl kept {}' lists them",
+        dir.display()
+    )]
+    KeptFull {
+        /// Number of kept files.
+        files: u64,
+        /// Bytes that they take.
+        bytes: u64,
+        /// The directory of the stage.
+        dir: PathBuf,
+    },
     /// The disk of the stage.
     #[error("a file of the stage: {0}; look at the disk of --stage")]
     Disk(#[source] Arc<io::Error>),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::disk::Disk;
-use super::kept::{Kept, keep, private, sync_one};
+use super::kept::{Kept, KeptFiles, Tally, keep, private, sync_one};
 use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
 use super::recover::{Left, Pending, recover};
@@ -44,6 +44,7 @@ pub(super) struct Folder {
     durable: Mutex<u64>,
     /// Files without use that an earlier state of the log still names: they are deleted after the log becomes durable.
     leaving: Mutex<Vec<u64>>,
+    kept: Tally,
     names: Names,
     /// Whether files of the directory can be cloned ([`Disk::clone_file`]).
     clones: bool,
@@ -155,6 +156,7 @@ impl Folder {
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
+        let kept_files = Tally::new(dir, limit).with_context(|| format!("reading {shown}/kept"))?;
         let (dir, clones, tells_writers) = (dir.to_owned(), trial::can_clone(dir), trial::tells_writers(dir));
         let folder = Self {
             dir,
@@ -166,6 +168,7 @@ impl Folder {
             log,
             durable,
             leaving,
+            kept: kept_files,
             names,
             clones,
             tells_writers,
@@ -251,6 +254,40 @@ impl Folder {
     /// Whether there is room for more bytes.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.used().saturating_add(bytes) <= self.limit
+    }
+
+    /// The directory, and the most bytes of files in it.
+    pub(super) fn place(&self) -> (&Path, u64) {
+        (&self.dir, self.limit)
+    }
+
+    /// The files in `kept/`.
+    pub(super) fn kept_files(&self) -> KeptFiles {
+        self.kept.now()
+    }
+
+    /// Fails if `kept/`, which only the user empties, has so much that no file may grow.
+    ///
+    /// # Errors
+    /// `KeptFull`.
+    pub(super) fn may_grow(&self) -> Result<(), Error> {
+        if !self.kept.is_too_much() {
+            return Ok(());
+        }
+        let KeptFiles { files, bytes } = self.kept.now();
+        Err(Error::KeptFull { files, bytes, dir: self.dir.clone() })
+    }
+
+    /// Whether the kept files should be counted again ([`Folder::count_kept`]).
+    pub(super) fn is_to_count_kept(&self) -> bool {
+        self.kept.is_to_count(self.clock.now())
+    }
+
+    /// Counts the files in `kept/`, for a thread that may wait for the disk.
+    pub(super) fn count_kept(&self) {
+        if let Err(error) = self.kept.count(&self.dir) {
+            tracing::debug!(%error, "kept/ of the stage could not be counted");
+        }
     }
 
     /// Takes room for existing bytes, whatever the limit.
@@ -416,6 +453,11 @@ impl Folder {
                 "{}: the disk of the stage failed a sync: {error}; a loss of power could move the file back to files/",
                 kept.file.display()
             );
+        }
+        if self.kept.add(&kept.file)
+            && let Err(error) = self.may_grow()
+        {
+            tracing::error!("{error}");
         }
         Ok(kept.file)
     }

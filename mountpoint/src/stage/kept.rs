@@ -2,17 +2,106 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::disk::Disk;
 use crate::clock::Clock;
 use crate::object::Second;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most bytes of a key in the name of a kept file. A file name has at most 255 bytes.
 const NAME_MAX: usize = 120;
+
+/// Most kept files before programs may write no more. Doubling it takes twice the inodes of the disk.
+const FILES_MAX: u64 = 100_000;
+
+/// How long a count of the kept files holds, which the user may remove meanwhile. Doubling it reads the folder half as often, and shows
+/// later that files are gone.
+const COUNT_EVERY: Duration = Duration::from_secs(2);
+
+/// Number and bytes of the kept files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptFiles {
+    /// Number of files.
+    pub files: u64,
+    /// Bytes that they take on the disk.
+    pub bytes: u64,
+}
+
+/// A count of the kept files. The stage adds files, and only the user removes some.
+#[derive(Debug)]
+pub(super) struct Tally {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    bytes_max: u64,
+    /// Locked while the folder is counted, or a file is added.
+    counting: Mutex<()>,
+    /// The time of the last count.
+    counted: Mutex<Option<Instant>>,
+}
+
+impl Tally {
+    /// Counts the kept files of the stage at `dir`. `bytes_max`: the bytes from which on programs may write no more.
+    pub(super) fn new(dir: &Path, bytes_max: u64) -> io::Result<Self> {
+        let (files, bytes, counting, counted) = Default::default();
+        let tally = Self { files, bytes, bytes_max, counting, counted };
+        tally.count(dir)?;
+        Ok(tally)
+    }
+
+    /// The kept files, as of the last count.
+    pub(super) fn now(&self) -> KeptFiles {
+        KeptFiles { files: self.files.load(Relaxed), bytes: self.bytes.load(Relaxed) }
+    }
+
+    /// Whether there are too many kept files for programs to write on.
+    pub(super) fn is_too_much(&self) -> bool {
+        let KeptFiles { files, bytes } = self.now();
+        files >= FILES_MAX || files > 0 && bytes >= self.bytes_max
+    }
+
+    /// Adds a file. Returns whether it is the one from which on there are too many.
+    pub(super) fn add(&self, file: &Path) -> bool {
+        let _one_at_a_time = self.counting.lock();
+        let before = self.is_too_much();
+        let bytes = file.symlink_metadata().map_or(0, |about| about.blocks() * 512);
+        self.files.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        !before && self.is_too_much()
+    }
+
+    /// Whether the files should be counted again. True once, until the time of the next count.
+    pub(super) fn is_to_count(&self, now: Instant) -> bool {
+        let mut counted = self.counted.lock();
+        let is_old = counted.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_EVERY);
+        let is_due = is_old && self.files.load(Relaxed) > 0;
+        if is_due {
+            *counted = Some(now);
+        }
+        is_due
+    }
+
+    /// Counts the files, for a thread that may wait for the disk.
+    pub(super) fn count(&self, dir: &Path) -> io::Result<()> {
+        let _one_at_a_time = self.counting.lock();
+        let mut all = KeptFiles::default();
+        for entry in fs::read_dir(dir.join("kept"))? {
+            let entry = entry?;
+            // The user may remove it just now.
+            let Ok(about) = entry.metadata() else { continue };
+            all.bytes += about.blocks() * 512;
+            all.files += u64::from(entry.path().extension().is_none_or(|extension| extension != "json"));
+        }
+        self.files.store(all.files, Relaxed);
+        self.bytes.store(all.bytes, Relaxed);
+        Ok(())
+    }
+}
 
 /// A kept file and the reason, as `kept/*.json` records them.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -102,7 +102,8 @@ impl Staged {
     pub fn may_be_lent(&self) -> bool {
         let folder = &self.shared.folder;
         let state = self.state.lock();
-        folder.lends() && folder.has_room(ROOM) && state.error.is_none() && !state.image.needs_base()
+        let has_room = folder.has_room(ROOM) && folder.may_grow().is_ok();
+        folder.lends() && has_room && state.error.is_none() && !state.image.needs_base()
     }
 
     /// Whether the kernel has the file, or nothing has proven yet that nobody writes it.

@@ -26,14 +26,14 @@ mod staged;
 mod sync;
 mod trial;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 pub use error::Error;
-pub use kept::{Kept, kept_in};
+pub use kept::{Kept, KeptFiles, kept_in};
 pub use lending::Loan;
 pub use queue::Queue;
 pub use send::Turn;
@@ -112,6 +112,16 @@ struct Shared {
     pending: Mutex<Vec<Pending>>,
 }
 
+impl Shared {
+    /// Counts the kept files again, on another thread, if the last count is too old.
+    fn count_kept(self: &Arc<Self>) {
+        if self.folder.is_to_count_kept() {
+            let shared = Arc::clone(self);
+            drop(self.runtime.spawn_blocking(move || shared.folder.count_kept()));
+        }
+    }
+}
+
 /// A file that an earlier mount left for this mount to store.
 #[derive(Debug)]
 pub struct Left {
@@ -160,6 +170,13 @@ impl Area {
             tracing::error!(
                 "{key} was not stored before an earlier mount ended: what was written is in {}{part}",
                 kept.file.display()
+            );
+        }
+        let KeptFiles { files, bytes } = folder.kept_files();
+        if files > 0 {
+            tracing::warn!(
+                "kept/ of the stage has {files} files of {bytes} bytes that could not be stored: 'mount-s3-ctl kept {}' lists them",
+                dir.display()
             );
         }
         let pending = Mutex::new(pending);
@@ -280,6 +297,17 @@ impl Area {
     /// Whether the files in the stage have no room for more bytes.
     pub fn is_full(&self, more: u64) -> bool {
         !self.0.folder.has_room(more)
+    }
+
+    /// The files in `kept/`, as of a moment ago: a call begins a count, where the last one is too old.
+    pub fn kept(&self) -> KeptFiles {
+        self.0.count_kept();
+        self.0.folder.kept_files()
+    }
+
+    /// The directory of the stage, and the most bytes of its files.
+    pub fn place(&self) -> (&Path, u64) {
+        self.0.folder.place()
     }
 
     /// Bytes of the files in the stage.

@@ -444,6 +444,12 @@ impl Staged {
 
     /// Writes a range for a program.
     fn change(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
+        if let Err(error) = self.shared.folder.may_grow()
+            && state.image.added_by(range.clone()) > 0
+        {
+            self.shared.count_kept();
+            return Err(error);
+        }
         let is_logged = self.logs_ranges(state) && !state.image.present().has(range.clone());
         let added = self.put(state, range.clone(), data)?;
         if is_logged {

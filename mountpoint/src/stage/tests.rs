@@ -20,6 +20,7 @@ use crate::upload;
 mod copies;
 mod failing;
 mod lent;
+mod limits;
 mod patches;
 
 const MIB: usize = 1 << 20;

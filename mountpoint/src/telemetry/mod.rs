@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 pub use control::{Entry, PERMITTED, SocketFolder, places, read_entries};
 pub use http::{Listen, SYNC, UPGRADE};
 pub use status::{
-    Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Synced, Throughput,
+    Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Stage, Status, Synced, Throughput,
     Unsynced, Upload,
 };
 
@@ -67,6 +67,9 @@ pub trait Mount: Send + Sync + 'static {
 
     /// Files being written.
     fn uploads(&self) -> Vec<Upload>;
+
+    /// The stage, with `--mode full`.
+    fn stage(&self) -> Option<Stage>;
 
     /// The last errors and warnings of the log.
     fn errors(&self) -> Vec<ErrorLine>;

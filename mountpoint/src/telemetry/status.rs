@@ -46,6 +46,9 @@ pub struct Status {
     pub memory: Memory,
     /// The disk cache, if there is one.
     pub disk_cache: Option<Cache>,
+    /// The stage, with `--mode full`. Older engines do not report it.
+    #[serde(default)]
+    pub stage: Option<Stage>,
     /// Open files.
     pub open_files: OpenFiles,
     /// Files being written.
@@ -134,6 +137,25 @@ pub struct Cache {
     pub evictions: u64,
     /// Blocks whose checksum was wrong.
     pub corrupt: u64,
+}
+
+/// The local disk in front of the bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The directory of the stage.
+    pub directory: String,
+    /// Bytes of the files in it.
+    pub used_bytes: u64,
+    /// Most bytes of these files (`--stage-size`).
+    pub limit_bytes: u64,
+    /// Files of which the bucket lacks a change.
+    pub pending_files: u64,
+    /// Bytes of these files.
+    pub pending_bytes: u64,
+    /// Files that could not be stored: they are in `kept/`.
+    pub kept_files: u64,
+    /// Bytes that they take on the disk.
+    pub kept_bytes: u64,
 }
 
 /// Numbers of open files.
@@ -236,6 +258,7 @@ pub(super) fn of(told: &Telemetry) -> Status {
             evictions: metrics.cache_evictions.get(),
             corrupt: metrics.cache_corrupt.get(),
         }),
+        stage: told.mount.stage(),
         open_files: OpenFiles {
             read: metrics.open_files.of("read").get(),
             write: metrics.open_files.of("write").get(),

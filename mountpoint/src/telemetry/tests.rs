@@ -15,6 +15,10 @@ impl Mount for Nothing {
         vec![Upload { key: "a/b".into(), bytes: 7, state: "writing".into() }]
     }
 
+    fn stage(&self) -> Option<Stage> {
+        Some(Stage { directory: "/var/stage".into(), kept_files: 2, ..Stage::default() })
+    }
+
     fn errors(&self) -> Vec<ErrorLine> {
         Vec::new()
     }
@@ -90,6 +94,7 @@ fn the_state_has_what_was_measured_counted_and_is_open() {
     assert_eq!((status.uptime_s, status.hits.reads, status.hits.disk_cache), (61, Some(0.75), None));
     assert_eq!((status.open_files.read, status.memory.target_bytes), (3, 128 << 20));
     assert_eq!(status.disk_cache.as_ref().map(|cache| cache.directory.as_str()), Some("/var/cache"));
+    assert_eq!(status.stage.as_ref().map(|stage| stage.kept_files), Some(2));
     assert_eq!((status.latencies.len(), status.latencies[0].p50_us), (1, 50));
     let json = serde_json::to_string(&status).unwrap();
     assert!(json.contains(r#""bucket":"photos""#) && json.contains(r#""key":"a/b""#), "{json}");

@@ -23,6 +23,7 @@ mod names;
 mod sending;
 mod syncing;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -30,7 +31,7 @@ use rustix::io::Errno;
 use super::pause::Pauses;
 use super::{Error, FileSystem, Result};
 use crate::inode::{InodeNo, KnownSize, OpenRead};
-use crate::stage::{self, Area, Base, Staged, Turn};
+use crate::stage::{self, Area, Base, KeptFiles, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
 use files::{Files, InStage};
@@ -59,7 +60,7 @@ pub(super) struct Full {
 }
 
 /// The use of the stage.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct InUse {
     /// Bytes of all files in the stage.
     pub bytes: u64,
@@ -67,6 +68,12 @@ pub struct InUse {
     pub pending: u64,
     /// Bytes of the pending files.
     pub pending_bytes: u64,
+    /// The files that could not be stored.
+    pub kept: KeptFiles,
+    /// The directory of the stage.
+    pub dir: PathBuf,
+    /// Most bytes of all files in the stage.
+    pub bytes_max: u64,
     /// How long the oldest change has waited.
     pub oldest: Option<Duration>,
 }
@@ -146,7 +153,11 @@ impl FileSystem {
     pub fn stage(&self) -> Option<InUse> {
         let full = self.full.as_ref()?;
         let pending = full.pending();
+        let (dir, bytes_max) = full.area.place();
         Some(InUse {
+            kept: full.area.kept(),
+            dir: dir.to_owned(),
+            bytes_max,
             bytes: full.area.used(),
             pending: pending.len() as u64,
             pending_bytes: pending.iter().map(|staged| staged.size()).sum(),
