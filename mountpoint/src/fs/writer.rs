@@ -63,7 +63,7 @@ impl FileSystem {
         };
         if let Mode::Staged(staged) = &open.mode {
             if let Some(runtime) = self.waits_for_disk(&staged.staged) {
-                let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: the first write after an open of a synced file
+                let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: a write that waits for the local disk
                 let write = move || {
                     if let Mode::Staged(staged) = &open.mode {
                         fs.write_or_wait_for_room((&open, handle), staged, (offset, &data), tid, done);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::disk::{Disk, PIECE, read_at_most};
 use super::lent::YOUNG;
-use super::pieces::Copying;
+use super::pieces::{Copying, SAVED_MAX};
 use super::send::Draft;
 use super::staged::State;
 use super::{Error, Staged};
@@ -24,6 +24,22 @@ const LOOK_EVERY: u64 = 16 << 20;
 /// disk that is nearly full before they are closed.
 const LEFT_FREE: u64 = 256 << 20;
 
+/// Most times that a copy by pieces begins anew. After them, changes save whatever they replace, and programs wait for it. Doubling it
+/// reads and writes a long file more often in vain where programs cut it off and write it again.
+const ANEW_MAX: u32 = 3;
+
+/// A guard: changes save bytes for the copy to this file until it is dropped.
+struct Saving<'a> {
+    staged: &'a Staged,
+    to: &'a Arc<File>,
+}
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        self.staged.state.lock().copying.take_if(|copying| copying.is_to(self.to));
+    }
+}
+
 impl Staged {
     /// Copies the file to one without a name. The copy has the bytes of one moment, and programs go on writing. It does not count against
     /// `--stage-size`. `None`: the kernel lets programs write the file now.
@@ -38,6 +54,7 @@ impl Staged {
         let (disk, (number, copy)) = (folder.disk(), folder.create()?);
         let copy = Arc::new(copy);
         disk.remove(&folder.path(number))?;
+        let mut attempts = 0;
         loop {
             // `draft` takes the lock of writes itself, so the loop compares generations under that lock.
             let draft = self.draft()?;
@@ -58,23 +75,36 @@ impl Staged {
                 if is_cloned {
                     return Ok(Some((draft, copy)));
                 }
-                state.copying = Some(Copying::new(Arc::clone(&copy), &state.image));
+                if attempts > ANEW_MAX {
+                    let why = "the disk refused what programs replaced during the copy of the file";
+                    return Err(io::Error::other(why).into());
+                }
+                let bytes = state.image.present().bytes();
+                if !has_room(&copy, bytes, bytes.min(LEFT_FREE))? {
+                    return Err(io::Error::from(io::ErrorKind::StorageFull).into());
+                }
+                let saved_max = if attempts == ANEW_MAX { u64::MAX } else { SAVED_MAX };
+                state.copying = Some(Copying::new(Arc::clone(&copy), &state.image, saved_max));
             }
-            let copied = self.copy_pieces(&file, &copy);
-            self.state.lock().copying = None;
-            if copied? {
+            attempts += 1;
+            let saving = Saving { staged: self, to: &copy };
+            let is_copied = self.copy_pieces(&file, &copy)?;
+            drop(saving);
+            if is_copied {
                 return Ok(Some((draft, copy)));
             }
         }
     }
 
     /// Copies all pieces. False: the copy can't be of one moment any more.
-    fn copy_pieces(&self, from: &File, to: &File) -> io::Result<bool> {
+    fn copy_pieces(&self, from: &File, to: &Arc<File>) -> io::Result<bool> {
         let disk = self.shared.folder.disk();
         let mut bytes = vec![0; PIECE as usize];
         loop {
             let next = match &mut self.state.lock().copying {
-                Some(copying) => copying.next(),
+                Some(copying) if copying.is_to(to) => copying.next(),
+                // A send that was dropped does not end its copy.
+                Some(_) => return Err(io::Error::other("another copy of the file began")),
                 None => return Ok(false),
             };
             let Some(piece) = next else { return Ok(true) };
@@ -84,7 +114,8 @@ impl Staged {
             bytes[got..].fill(0);
             disk.write(to, bytes, piece.start)?;
             let saved = match &mut self.state.lock().copying {
-                Some(copying) => copying.landed(),
+                Some(copying) if copying.is_to(to) => copying.landed(),
+                Some(_) => return Err(io::Error::other("another copy of the file began")),
                 None => return Ok(false),
             };
             for (at, bytes) in saved {
@@ -140,7 +171,7 @@ impl Staged {
         if folder.clones() && disk.clone_file(&file, &copy).is_ok() {
             return Ok(is_same().then_some((draft, copy)));
         }
-        if !has_room(&copy, draft.size)? {
+        if !has_room(&copy, draft.size, LEFT_FREE)? {
             return Err(io::Error::from(io::ErrorKind::StorageFull).into());
         }
         let mut at = 0;
@@ -166,10 +197,10 @@ impl Staged {
     }
 }
 
-/// Whether the disk has room for a copy of this size and more.
-fn has_room(copy: &File, size: u64) -> io::Result<bool> {
+/// Whether the disk has room for a copy of this size, and `left` beside it.
+fn has_room(copy: &File, size: u64, left: u64) -> io::Result<bool> {
     let about = rustix::fs::fstatvfs(copy)?;
-    Ok(about.f_bavail.saturating_mul(about.f_frsize) >= size.saturating_add(LEFT_FREE))
+    Ok(about.f_bavail.saturating_mul(about.f_frsize) >= size.saturating_add(left))
 }
 
 fn copy_range(disk: &Disk, from: &File, to: &File, run: Range<u64>) -> io::Result<()> {

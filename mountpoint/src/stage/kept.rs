@@ -1,5 +1,7 @@
 //! Files that could not be stored, in `kept/`: each with a `.json` that describes it. Only the user's own command deletes one.
 
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -62,7 +64,7 @@ impl Tally {
     /// Whether there are too many kept files for programs to write on.
     pub(super) fn is_too_much(&self) -> bool {
         let KeptFiles { files, bytes } = self.now();
-        files >= FILES_MAX || files > 0 && bytes >= self.bytes_max
+        files >= FILES_MAX || bytes > 0 && bytes >= self.bytes_max
     }
 
     /// Adds a file. Returns whether it is the one from which on there are too many.
@@ -79,7 +81,7 @@ impl Tally {
     pub(super) fn is_to_count(&self, now: Instant) -> bool {
         let mut counted = self.counted.lock();
         let is_old = counted.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_EVERY);
-        let is_due = is_old && self.files.load(Relaxed) > 0;
+        let is_due = is_old && self.now() != KeptFiles::default();
         if is_due {
             *counted = Some(now);
         }
@@ -89,18 +91,35 @@ impl Tally {
     /// Counts the files, for a thread that may wait for the disk.
     pub(super) fn count(&self, dir: &Path) -> io::Result<()> {
         let _one_at_a_time = self.counting.lock();
-        let mut all = KeptFiles::default();
-        for entry in fs::read_dir(dir.join("kept"))? {
-            let entry = entry?;
-            // The user may remove it just now.
-            let Ok(about) = entry.metadata() else { continue };
-            all.bytes += about.blocks() * 512;
-            all.files += u64::from(entry.path().extension().is_none_or(|extension| extension != "json"));
-        }
-        self.files.store(all.files, Relaxed);
-        self.bytes.store(all.bytes, Relaxed);
+        let all = match bytes_by_name(&dir.join("kept")) {
+            // The user may remove the folder, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => HashMap::new(),
+            all => all?,
+        };
+        // The key of a kept file may end in `.json`, too: then its name looks like that of a description.
+        let is_note = |name: &OsStr| {
+            let path = Path::new(name);
+            path.extension().is_some_and(|extension| extension == "json")
+                && all.contains_key(path.with_extension("").as_os_str())
+        };
+        let files = all.keys().filter(|name| !is_note(name)).count() as u64;
+        self.files.store(files, Relaxed);
+        self.bytes.store(all.values().sum(), Relaxed);
         Ok(())
     }
+}
+
+/// The names in a folder, and the bytes that each takes on the disk.
+fn bytes_by_name(dir: &Path) -> io::Result<HashMap<OsString, u64>> {
+    let mut all = HashMap::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        // The user may remove it just now.
+        if let Ok(about) = entry.metadata() {
+            all.insert(entry.file_name(), about.blocks() * 512);
+        }
+    }
+    Ok(all)
 }
 
 /// A kept file and the reason, as `kept/*.json` records them.

@@ -11,13 +11,15 @@ use crate::sync::Arc;
 
 /// Most bytes that a change saves for a copy under way. Beyond it, as where a program cuts off the end of a long file, the copy begins
 /// anew. Doubling it spares such copies, and lets programs wait twice as long for the local disk.
-const SAVED_MAX: u64 = 16 << 20;
+pub(super) const SAVED_MAX: u64 = 2 << 20;
 
 /// A copy of one moment under way. Programs change the file meanwhile; each change first saves the bytes that it replaces.
 #[derive(Debug)]
 pub(super) struct Copying {
     to: Arc<File>,
     size: u64,
+    /// Most bytes that one change saves.
+    saved_max: u64,
     /// The bytes that the copy has, or that are not in the local file.
     done: Runs,
     /// The piece that is on its way. All bytes before it are done.
@@ -27,10 +29,15 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    pub(super) fn new(to: Arc<File>, image: &Image) -> Self {
+    pub(super) fn new(to: Arc<File>, image: &Image, saved_max: u64) -> Self {
         let (size, mut done) = (image.size(), Runs::default());
         image.present().missing(0..size).into_iter().for_each(|hole| done.insert(hole));
-        Self { to, size, done, piece: 0..0, saved: Vec::new() }
+        Self { to, size, saved_max, done, piece: 0..0, saved: Vec::new() }
+    }
+
+    /// Whether this is the copy to that file.
+    pub(super) fn is_to(&self, to: &Arc<File>) -> bool {
+        Arc::ptr_eq(&self.to, to)
     }
 
     /// Begins the next piece.
@@ -49,7 +56,7 @@ impl Copying {
     /// Saves the bytes of a range that the copy still needs. False: they are too many.
     pub(super) fn save(&mut self, disk: &Disk, from: &File, range: Range<u64>) -> io::Result<bool> {
         let needed = self.done.missing(range.start..range.end.min(self.size));
-        if needed.iter().map(|run| run.end - run.start).sum::<u64>() > SAVED_MAX {
+        if needed.iter().map(|run| run.end - run.start).sum::<u64>() > self.saved_max {
             return Ok(false);
         }
         for run in needed {

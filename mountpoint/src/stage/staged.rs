@@ -334,7 +334,7 @@ impl Staged {
     /// # Errors
     /// The errors of a write.
     pub async fn resize(self: &Arc<Self>, size: u64) -> Result<(), Error> {
-        if !self.must_sync_first() {
+        if !self.waits_for_disk() {
             return self.set_size(size);
         }
         let this = Arc::clone(self);
@@ -342,10 +342,13 @@ impl Staged {
         resized.await.map_err(std::io::Error::other)?
     }
 
-    /// Whether the next change waits for the disk, since its record must be durable before it.
-    pub fn must_sync_first(&self) -> bool {
+    /// Whether the next change waits for the disk: its record must be durable before it, it saves bytes for a copy, or `kept/` is counted
+    /// before it.
+    pub fn waits_for_disk(&self) -> bool {
         let state = self.state.lock();
         state.was_synced && (!state.is_noted || self.is_closed.load(Relaxed))
+            || state.copying.is_some()
+            || self.shared.folder.may_grow().is_err()
     }
 
     /// Fills a range with zeros, within the file's size.
@@ -444,11 +447,13 @@ impl Staged {
 
     /// Writes a range for a program.
     fn change(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
-        if let Err(error) = self.shared.folder.may_grow()
-            && state.image.added_by(range.clone()) > 0
-        {
-            self.shared.count_kept();
-            return Err(error);
+        let folder = &self.shared.folder;
+        if folder.may_grow().is_err() && state.image.added_by(range.clone()) > 0 {
+            // The user may have removed some.
+            if folder.is_to_count_kept() {
+                folder.count_kept();
+            }
+            folder.may_grow()?;
         }
         let is_logged = self.logs_ranges(state) && !state.image.present().has(range.clone());
         let added = self.put(state, range.clone(), data)?;

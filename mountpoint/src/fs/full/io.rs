@@ -113,7 +113,7 @@ impl FileSystem {
         self.inodes.resized(ino, size);
     }
 
-    /// Writes bytes anywhere. The thread waits for the local disk's page cache at most, unless [`Staged::must_sync_first`].
+    /// Writes bytes anywhere. The thread waits for the local disk's page cache at most, unless [`Staged::waits_for_disk`].
     pub(in crate::fs) fn write_staged(
         &self,
         open: &FileHandle,

@@ -320,6 +320,7 @@ impl FileSystem {
             return;
         }
         files.remove(ino);
+        full.sending.room_came();
         if staged.was_lent() {
             // The kernel wrote past its pages.
             self.inodes.doubt_pages(ino);

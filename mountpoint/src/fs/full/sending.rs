@@ -33,7 +33,7 @@ pub(super) struct Sending {
     bell: Notify,
     /// Rung when a changed file is closed.
     to_sync: Notify,
-    /// Rung by each send that ends: the stage may have room.
+    /// Rung by each send that ends, and each file that leaves the stage: it may have room.
     room: Notify,
     turns: Arc<Semaphore>,
     /// The last send failed, and the log says so.
@@ -66,6 +66,11 @@ impl Sending {
     /// The time since which the oldest change waits.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.queue.lock().oldest()
+    }
+
+    /// Wakes programs that wait for room, or for a place, in the stage.
+    pub(super) fn room_came(&self) {
+        self.room.notify_waiters();
     }
 
     /// Ends the sending: only sends under way go on.
@@ -180,7 +185,7 @@ impl FileSystem {
 
     /// The runtime for a change of this file, if the change has to wait for the disk.
     pub(in crate::fs) fn waits_for_disk(&self, staged: &Staged) -> Option<&tokio::runtime::Handle> {
-        self.full.as_ref().filter(|_| staged.must_sync_first()).map(|full| full.area.runtime())
+        self.full.as_ref().filter(|_| staged.waits_for_disk()).map(|full| full.area.runtime())
     }
 
     /// The runtime for a failed write of this length, if the stage is full of files that may leave it.
@@ -222,7 +227,8 @@ impl FileSystem {
         }
     }
 
-    /// Waits until the stage takes one more file, unless it has the file already.
+    /// Waits until the stage takes one more file, unless it has the file already. Programs that wait at once may all enter at one free
+    /// place: then the stage has that many files more for a while.
     ///
     /// # Errors
     /// `NOSPC`: no file left in time, or no file waits for a send.
@@ -242,14 +248,16 @@ impl FileSystem {
                 full.sending.queue.lock().hurry_all(now);
                 full.sending.bell.notify_one();
             }
-            let is_hopeless = !waits || full.sending.queue.lock().is_empty();
-            if is_hopeless || self.clock.timeout(until - now, room).await.is_none() {
+            // A file that is being sent may have left the queue, and not the stage yet.
+            let is_sending = full.sending.turns.available_permits() < SENDS_MAX;
+            if !waits || !is_sending && full.sending.queue.lock().is_empty() {
                 let why = format!(
                     "{} files are in the stage, the most that it takes; they leave it when they are stored",
                     full.files_max
                 );
                 return Err(Error::new(Errno::NOSPC, why));
             }
+            self.clock.timeout(until - now, room).await;
         }
     }
 

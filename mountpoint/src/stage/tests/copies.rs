@@ -59,21 +59,28 @@ async fn a_copy_made_while_programs_write_is_of_one_moment() {
     let mut random = fastrand::Rng::with_seed(seed);
     let staged = engine.new_file("file");
     let mut model = Vec::new();
-    for _ in 0..20 {
+    let (mut rounds, mut fell) = (0, 0);
+    // A slow machine takes more rounds until a change falls into a copy.
+    while rounds < 20 || fell == 0 && rounds < 2_000 {
+        rounds += 1;
         let is_over = Arc::new(AtomicBool::new(false));
         let (writer, ends, mut choice) = (Arc::clone(&staged), Arc::clone(&is_over), random.fork());
         let program = std::thread::spawn(move || {
-            let mut changes = Vec::new();
+            let is_copied = || writer.state.lock().copying.is_some();
+            let (mut changes, mut fell) = (Vec::new(), 0);
             while !ends.load(Relaxed) {
                 let change = Change::any(&mut choice);
+                let was_copied = is_copied();
                 change.on_file(&writer);
+                fell += usize::from(was_copied && is_copied());
                 changes.push(change);
             }
-            changes
+            (changes, fell)
         });
         let copy = staged.copied().await;
         is_over.store(true, Relaxed);
-        let (changes, copy) = (program.join().unwrap(), copy.unwrap());
+        let ((changes, fell_here), copy) = (program.join().unwrap(), copy.unwrap());
+        fell += fell_here;
         let mut copied = vec![0; copy.metadata().unwrap().len() as usize];
         copy.read_exact_at(&mut copied, 0).unwrap();
         let mut is_one = model == copied;
@@ -83,6 +90,7 @@ async fn a_copy_made_while_programs_write_is_of_one_moment() {
         }
         assert!(is_one, "the copy has bytes of two moments");
     }
+    assert!(fell > 0, "no change fell into a copy");
     assert!(read(&staged, 0, SIZE).await.unwrap() == model, "and the file has what was written");
 }
 
@@ -102,6 +110,7 @@ async fn a_write_and_a_close_do_not_wait_for_a_copy_of_the_whole_file() {
     while disk.calls() < 8 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    assert!(staged.waits_for_disk(), "a change saves bytes for the copy");
     let program = Arc::clone(&staged);
     let changes = std::thread::spawn(move || {
         // A piece that is copied, the one on its way, and later ones.
@@ -152,6 +161,96 @@ async fn a_copy_begins_anew_where_a_program_cuts_off_a_long_end() {
     let mut bytes = vec![1; 200];
     copy.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!((bytes, copy.metadata().unwrap().len()), ([[7; 100], [0; 100]].concat(), 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_ends_where_a_program_cuts_off_a_long_end_all_the_time() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    for n in 0..20 {
+        staged.write(n * MIB as u64, &[7; MIB]).unwrap();
+    }
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    // Much longer than a copy takes: each one is cut off.
+    for _ in 0..30_000 {
+        if copy.is_finished() {
+            break;
+        }
+        if staged.state.lock().copying.is_some() {
+            staged.set_size(100).unwrap();
+            staged.set_size(20 * MIB as u64).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(copy.is_finished(), "it begins anew for ever");
+    let copy = copy.await.unwrap().unwrap();
+    let mut bytes = vec![1; copy.metadata().unwrap().len() as usize];
+    copy.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..100].iter().all(|byte| *byte == 7));
+    let end = bytes.get(100).copied().unwrap_or(0);
+    assert!((end == 0 || end == 7) && bytes[100..].iter().all(|byte| *byte == end), "two moments");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_begins_anew_where_the_disk_refuses_what_a_change_saves() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    staged.write(0, &[7; MIB]).unwrap();
+    let disk = engine.shared.folder.disk();
+    disk.fail(0..0);
+    disk.hold(8..9);
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The change's own write is the second call from here on.
+    disk.fail(1..2);
+    staged.write(900_000, b"change").unwrap();
+    assert!(staged.state.lock().copying.is_none(), "the copy would lack what the change replaced");
+    disk.fail(0..0);
+    disk.hold(0..0);
+    let copy = copy.await.unwrap().unwrap();
+    let mut bytes = [0; 6];
+    copy.read_exact_at(&mut bytes, 900_000).unwrap();
+    assert_eq!(&bytes, b"change", "a new copy has it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_another_one_follows_takes_no_bytes_of_it() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    staged.write(0, &[7; MIB]).unwrap();
+    let disk = engine.shared.folder.disk();
+    disk.fail(0..0);
+    disk.hold(8..9);
+    let copying = Arc::clone(&staged);
+    let dropped = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The first one waits for its third piece, the second one as well.
+    disk.fail(0..0);
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    disk.hold(0..0);
+    // The first one fails, unless the second one has ended before it goes on.
+    let copies = [Some(copy.await.unwrap().unwrap()), dropped.await.unwrap().ok()];
+    for copy in copies.into_iter().flatten() {
+        let mut bytes = vec![0; MIB];
+        copy.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

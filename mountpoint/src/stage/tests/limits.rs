@@ -8,9 +8,12 @@ async fn where_kept_files_fill_the_stage_nothing_grows_until_some_go() {
     let engine = engine_with(dir.path(), "one", &client, MIB as u64);
     let staged = engine.new_file("file");
     staged.write(0, b"abc").unwrap();
-    for key in ["first", "second"] {
+    // No file system makes them shorter.
+    let mut bytes = vec![0; 900_000];
+    fastrand::fill(&mut bytes);
+    for key in ["first.json", "second"] {
         let file = engine.new_file(key);
-        file.write(0, &[1; 900_000]).unwrap();
+        file.write(0, &bytes).unwrap();
         file.keep("a test").await.unwrap();
     }
     let kept = engine.shared.folder.kept_files();
@@ -23,6 +26,8 @@ async fn where_kept_files_fill_the_stage_nothing_grows_until_some_go() {
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert_eq!(stored(&client, "file"), b"Abc");
 
+    assert_eq!(engine.shared.folder.kept_files().files, 2, "the refusal counted the folder");
+
     kept_in(dir.path()).unwrap()[0].remove().unwrap();
     let mut written = staged.write(3, b"d");
     for _ in 0..3_000 {
@@ -34,6 +39,23 @@ async fn where_kept_files_fill_the_stage_nothing_grows_until_some_go() {
     }
     written.unwrap();
     assert_eq!(engine.shared.folder.kept_files().files, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_write_after_the_user_emptied_kept_succeeds() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine_with(dir.path(), "one", &client, MIB as u64);
+    let (file, staged) = (engine.new_file("kept.json"), engine.new_file("file"));
+    let mut bytes = vec![0; MIB];
+    fastrand::fill(&mut bytes);
+    file.write(0, &bytes).unwrap();
+    file.keep("a test").await.unwrap();
+    drop(file);
+    assert!(staged.waits_for_disk(), "it may have to count what is there");
+    std::fs::remove_dir_all(dir.path().join("kept")).unwrap();
+    staged.write(0, b"a").unwrap();
+    assert_eq!(engine.shared.folder.kept_files(), KeptFiles::default());
+    assert!(!staged.waits_for_disk());
 }
 
 #[tokio::test(flavor = "multi_thread")]
