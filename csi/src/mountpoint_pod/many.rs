@@ -151,7 +151,7 @@ impl Many {
             return;
         }
         let orphans = mounters.orphans();
-        let Update { fresh, settled } = mounters.left.update(&ended, &orphans);
+        let Update { fresh, settled } = mounters.left.update(&ended, &orphans, Instant::now());
         kill_all(&fresh);
         for source in settled {
             // The directory stays until now: meanwhile the node gives a new source of the volume another name.
