@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use s3server::{Effect, Fault};
 use tempfile::TempDir;
 
+use super::renaming::names_follow;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, command, python, run, until};
 
@@ -226,6 +227,15 @@ fn a_directory_with_open_files_is_renamed_and_they_go_on_there() {
     assert_eq!(store.keys(), ["other/below/stored", "other/new"]);
     assert_eq!(full.stored("other/below/stored"), b"012abcd789");
     assert_eq!(fs::read(full.path("other/below/stored")).unwrap(), b"012abcd789");
+}
+
+#[test]
+fn what_changes_below_a_directory_during_its_rename_comes_along_in_full() {
+    for commit in ["close", "disk"] {
+        let store = Store::new();
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
+        names_follow(&store, full.mount.dir());
+    }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use s3server::{Effect, Fault};
 
-use super::full::FullMount;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, command, run, until};
 
@@ -259,7 +258,7 @@ fn a_store_that_showed_that_it_has_no_copies_is_not_mounted_for_them() {
 }
 
 /// Removes, renames and makes names below a directory while its rename is in progress.
-fn names_follow(store: &Arc<Store>, top: &Path) {
+pub(super) fn names_follow(store: &Arc<Store>, top: &Path) {
     for name in ["a", "gone", "moves"] {
         store.plant(&format!("d/s/{name}"), name.as_bytes());
     }
@@ -300,9 +299,4 @@ fn what_changes_below_a_directory_during_its_rename_comes_along() {
     let options = ["--allow-rename", "--allow-delete", "--directory-markers", "--store", "aws"];
     let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
     names_follow(&store, mount.dir());
-    for commit in ["close", "disk"] {
-        let store = Store::new();
-        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
-        names_follow(&store, full.mount.dir());
-    }
 }
