@@ -23,6 +23,7 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::shares::write_note;
 use crate::contract::comm::Comm;
 use crate::contract::{cache, comm, digest};
 use crate::mounter::MountRequest;
@@ -282,9 +283,7 @@ impl Caches {
 
     fn put(&self, name: &str, kept: &Kept) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.notes)?;
-        let temporary = self.notes.join(format!(".{name}.new"));
-        std::fs::write(&temporary, serde_json::to_vec(kept).map_err(io::Error::other)?)?;
-        std::fs::rename(&temporary, self.notes.join(name))
+        write_note(&self.notes, name, kept)
     }
 
     fn forget(&self, name: &str) -> io::Result<()> {

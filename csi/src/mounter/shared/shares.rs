@@ -6,8 +6,8 @@
 //! Never here: a mount, a key of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::DirBuilder;
-use std::io;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,16 @@ pub(super) struct Share {
     pub(super) of_secret: bool,
     /// The cache of its engine.
     pub(super) cache: Option<String>,
+}
+
+/// Writes a note, whole or not at all, also if the machine loses power.
+pub(super) fn write_note(directory: &Path, name: &str, note: &impl Serialize) -> io::Result<()> {
+    let temporary = directory.join(format!(".{name}.new"));
+    let mut file = File::create(&temporary)?;
+    file.write_all(&serde_json::to_vec(note).map_err(io::Error::other)?)?;
+    // A name that reaches the disk before its bytes is an empty note after a loss of power.
+    file.sync_all()?;
+    std::fs::rename(&temporary, directory.join(name))
 }
 
 /// The option that tells the store the versions of the driver and of Kubernetes.
@@ -163,9 +173,7 @@ impl Shares {
     pub(super) fn put(&self, name: &str, share: &Share) -> Result<()> {
         let write = || -> io::Result<()> {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-            let temporary = self.directory.join(format!(".{name}.new"));
-            std::fs::write(&temporary, serde_json::to_vec(share).map_err(io::Error::other)?)?;
-            std::fs::rename(&temporary, self.directory.join(name))
+            write_note(&self.directory, name, share)
         };
         write().map_err(|error| failed(&self.directory, &error))
     }
