@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::board::{NameSeat, OfName, PageSeat, Wish};
 use super::error::{Error, ErrorKind, Result};
-use super::remote::{self, Ask};
+use super::remote::{self, Ask, Remote};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
@@ -17,6 +17,10 @@ use crate::sync::Arc;
 /// Most times that a lookup asks again because the name changed here meanwhile. Only a name that programs create and remove without end
 /// reaches the limit; the error is `Stale` then.
 const ATTEMPTS_MAX: usize = 16;
+
+/// Pages that a lookup waits for before it asks for its own name: the one in flight when it began proves no name absent to it, the next
+/// one does. Doubling it spares no request.
+const PAGES_MAX: usize = 2;
 
 /// The request that a lookup waits for.
 enum Step {
@@ -75,18 +79,30 @@ impl InodeTable {
 
     /// Finds a name and counts one reference to it.
     async fn resolve(&self, parent: InodeNo, name: &str, for_kernel: bool) -> Result<InodeNo> {
-        let mut waited = !for_kernel;
+        let mut pages = if for_kernel { 0 } else { PAGES_MAX };
+        let mut began = None;
         for _ in 0..ATTEMPTS_MAX {
             let step = {
-                let mut tree = self.0.tree.lock();
-                match tree.recall(parent, name, self.0.clock.now())? {
+                let (mut tree, now) = (self.0.tree.lock(), self.0.clock.now());
+                let began = *began.get_or_insert(tree.last_event());
+                match tree.recall(parent, name, now)? {
                     Recall::Missing => return Err(Error::new(ErrorKind::NotFound, name)),
                     Recall::Found(ino) => return tree.take(ino, None).map(|()| ino),
                     Recall::Ask(ask) => {
-                        let page = if waited { None } else { self.page(&mut tree, parent, name, ask) };
+                        if ask == Ask::Both
+                            && let Some(asked) = tree.lacked_after(parent, name, began, now)
+                        {
+                            tree.settle(parent, name, Remote::Missing, asked, now)?;
+                            return Err(Error::new(ErrorKind::NotFound, name));
+                        }
+                        let page = match pages {
+                            0 => self.page(&mut tree, parent, name, ask),
+                            1 => self.page_again(&mut tree, parent, name, ask, began),
+                            _ => None,
+                        };
                         match page {
                             Some(page) => {
-                                let aged = self.0.clock.now().saturating_duration_since(*page.question);
+                                let aged = now.saturating_duration_since(*page.question);
                                 let wait = tree.prices.wait(self.0.config.list_page);
                                 Step::Page(page, wait.saturating_sub(aged))
                             }
@@ -98,7 +114,7 @@ impl InodeTable {
             let seat = match step {
                 Step::Name(seat) => seat,
                 Step::Page(page, wait) => {
-                    waited = true;
+                    pages += 1;
                     // The tree takes in a page that arrives later, too.
                     self.0.clock.timeout(wait, page.answer).await;
                     continue;

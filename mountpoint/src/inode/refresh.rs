@@ -73,6 +73,36 @@ impl InodeTable {
         Some(self.ask_page(tree, AskedPage { directory: parent, key, after, asked, since: now }))
     }
 
+    /// The page for which a lookup should wait that began at the event `began`, after the request for a page that lacks its name. That page
+    /// proves nothing to this lookup; the next one answers all such lookups, which each cost a HEAD and a LIST without it.
+    pub(super) fn page_again(
+        &self,
+        tree: &mut Tree,
+        parent: InodeNo,
+        name: &str,
+        ask: Ask,
+        began: u64,
+    ) -> Option<PageSeat> {
+        if ask != Ask::Both || tree.ttl.directory() < PAGE || tree.child(parent, name).is_some() {
+            return None;
+        }
+        let now = self.0.clock.now();
+        let (key, directory) = tree.directory(parent).ok()?;
+        match directory.recent.as_deref()?.again(name, now) {
+            Advice::Wait(asked) if asked > began => {
+                let wait = tree.prices.wait(self.0.config.list_page);
+                let is_awaited = |since: &Instant| now.saturating_duration_since(*since) < wait;
+                tree.board.pages.join(&asked, is_awaited)
+            }
+            Advice::Wait(_) | Advice::Nothing => None,
+            Advice::Ask(after) => {
+                let (key, asked) = (key.clone(), tree.event());
+                tree.recent_mut(parent)?.asks(after.clone(), asked);
+                Some(self.ask_page(tree, AskedPage { directory: parent, key, after, asked, since: now }))
+            }
+        }
+    }
+
     fn ask_page(&self, tree: &mut Tree, question: AskedPage) -> PageSeat {
         let (asked, since) = (question.asked, question.since);
         let request = ListObjects {
@@ -204,17 +234,19 @@ impl InodeTable {
         {
             directory.length = u32::try_from(names).ok();
         }
-        let (mut merge, mut entries) = (Merge::new([]), Vec::new());
+        let (mut merge, mut entries, has_left_out) = (Merge::new([]), Vec::new(), page.has_left_out);
         let mut named = readable(&key, page, self.0.config.folder_marks, |_, _| {});
+        let readable = named.len();
         // A file of the marked name may lie before the page: lookups ask S3 about it.
         named.retain(|entry| entry.what != What::Marked);
+        let is_complete = !has_left_out && named.len() == readable;
         merge.page(named, &mut entries, |_| {});
         if is_last {
             merge.finish(&mut entries);
         }
         let first = tree.reserve(entries.len());
         let batch = Batch::new(first.into(), asked, [since; 2], &entries).into();
-        tree.arrives(directory, asked, Some(Page { after, is_last, batch }));
+        tree.arrives(directory, asked, Some(Page { after, is_last, is_complete, batch }));
         true
     }
 }

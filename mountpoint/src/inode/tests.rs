@@ -7,6 +7,7 @@ use crate::object::{ETag, ObjectMeta};
 use crate::s3;
 use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
 
+mod absent;
 mod first;
 mod folder_marks;
 mod listing;

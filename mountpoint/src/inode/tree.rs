@@ -159,6 +159,11 @@ impl Tree {
         self.events
     }
 
+    /// The number of the last event: whatever is requested later has a greater one.
+    pub(super) fn last_event(&self) -> u64 {
+        self.events
+    }
+
     /// Reserves numbers for names that may become inodes. Returns the first number.
     pub(super) fn reserve(&mut self, count: usize) -> InodeNo {
         let first = InodeNo(self.next);

@@ -100,10 +100,16 @@ pub(crate) struct Page {
     pub(crate) after: Option<Box<str>>,
     /// Whether the listing ends with this page.
     pub(crate) is_last: bool,
+    /// Whether the page shows every name that it covers: each entry could be read, and none is only a mark of a directory.
+    pub(crate) is_complete: bool,
     pub(crate) batch: Arc<Batch>,
 }
 
 impl Page {
+    /// Most names of a directory that is listed once more for lookups of absent names. Doubling it spares the requests of such lookups in
+    /// directories of twice the size, and doubles what the page for two of them may bring.
+    const SHORT: usize = 64;
+
     /// Whether the page is the whole directory.
     fn is_whole(&self) -> bool {
         self.after.is_none() && self.is_last
@@ -111,6 +117,11 @@ impl Page {
 
     fn is_behind_start(&self, name: &str) -> bool {
         self.after.as_deref().is_none_or(|after| after < name)
+    }
+
+    /// Whether the page shows that the whole directory has no such name.
+    fn proves_absent(&self, name: &str) -> bool {
+        self.is_whole() && self.is_complete && self.batch.find(name).is_none()
     }
 
     fn covers(&self, name: &str) -> bool {
@@ -182,8 +193,28 @@ impl Recent {
     /// Time and event of the newest recent page in whose range the name would be, and which lacks it.
     pub(crate) fn lacks(&self, name: &str, now: Instant) -> Option<(Instant, u64)> {
         let mut pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
-        let page = pages.find(|page| page.covers(name))?;
+        let page = pages.find(|page| page.covers(name) && page.is_complete)?;
         page.batch.find(name).is_none().then_some((page.batch.since, page.batch.asked))
+    }
+
+    /// The event of the latest page requested after the event `began` that shows the whole directory without this name.
+    pub(crate) fn lacks_since(&self, name: &str, began: u64) -> Option<u64> {
+        let page = self.pages.iter().rev().find(|page| page.batch.asked > began && page.is_whole())?;
+        page.proves_absent(name).then_some(page.batch.asked)
+    }
+
+    /// Decides whether a lookup waits for another page of the whole directory, after one that shows that the directory is short and lacks
+    /// the name.
+    pub(crate) fn again(&self, name: &str, now: Instant) -> Advice {
+        let mut pages = self.pages.iter().rev();
+        let page = pages.find(|page| is_young(page.batch.since, now) && page.is_whole());
+        let is_worth = |page: &Page| page.proves_absent(name) && page.batch.len() <= Page::SHORT;
+        match &self.coming {
+            _ if !page.is_some_and(is_worth) => Advice::Nothing,
+            None => Advice::Ask(None),
+            Some((None, asked)) => Advice::Wait(*asked),
+            Some((Some(_), _)) => Advice::Nothing,
+        }
     }
 
     /// Notes that a page answered that a name is absent. Returns the same as [`Recent::hit`].
@@ -389,7 +420,7 @@ mod tests {
     fn only_the_page_on_its_way_ends_the_wait_for_it() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let batch = Arc::new(Batch::new(EntryNo(1), 1, [now; 2], &[]));
-        let mut page = Some(Page { after: None, is_last: true, batch });
+        let mut page = Some(Page { after: None, is_last: true, is_complete: true, batch });
         recent.asks(None, 2);
         recent.arrives(1, page.take());
         assert!(recent.awaits(2) && recent.expire(now) == 0 && recent.pages.is_empty());

@@ -188,6 +188,8 @@ pub struct ListPage {
     pub common_prefixes: Vec<String>,
     /// The token for the next page; `None` on the last one.
     pub next_token: Option<String>,
+    /// Whether the store listed entries that can't be read. Such a page proves no name absent.
+    pub has_left_out: bool,
 }
 
 /// One object of a listing.

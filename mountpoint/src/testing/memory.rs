@@ -76,6 +76,8 @@ struct State {
     log: Vec<Call>,
     /// Restored objects that listings still call archived.
     restored: HashSet<ObjectKey>,
+    /// Keys whose entries in listings can't be read.
+    unreadable: HashSet<String>,
     /// The algorithm of whole objects' checksums that the store reports; `None` if it reports none.
     sums: Option<ChecksumAlgorithm>,
     /// Whether the answer to CompleteMultipartUpload has no ETag.
@@ -97,6 +99,7 @@ impl MemoryClient {
             plans: Vec::new(),
             log: Vec::new(),
             restored: HashSet::new(),
+            unreadable: HashSet::new(),
             sums: None,
             is_nameless: false,
         });
@@ -116,6 +119,11 @@ impl MemoryClient {
     /// Makes the store leave the ETag out of its answer to CompleteMultipartUpload from now on.
     pub fn hide_etags(&self) {
         self.0.state.lock().is_nameless = true;
+    }
+
+    /// Makes listings leave a key out, as one whose entry can't be read.
+    pub fn leave_out(&self, key: &str) {
+        self.0.state.lock().unreadable.insert(key.to_owned());
     }
 
     /// Adds a fault. Faults stay until they have struck as often as they say; of several that strike one call
@@ -309,6 +317,9 @@ impl ObjectClient for MemoryClient {
                 self.call(call(Op::ListObjects, &request.prefix), |store, _| store.list(request)).await?;
             let state = self.0.state.lock();
             page.objects.iter_mut().for_each(|it| it.meta.readable &= !state.restored.contains(&it.key));
+            let listed = page.objects.len();
+            page.objects.retain(|it| !state.unreadable.contains(it.key.as_str()));
+            page.has_left_out = page.objects.len() < listed;
             Ok(page)
         })
     }

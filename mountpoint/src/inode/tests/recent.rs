@@ -344,7 +344,10 @@ async fn burst(bench: &Bench, names: &[String]) -> (Vec<Result<Found>>, (usize, 
 
 #[tokio::test]
 async fn a_page_that_answers_nothing_puts_a_directory_back_to_the_usual_terms() {
-    let bench = bench(&many(60));
+    // No page is the whole directory, so none proves a name absent.
+    let names = many(60);
+    let config = Config { list_page: 20, ..Config::default() };
+    let bench = Bench::with(config, &names.iter().map(String::as_str).collect::<Vec<_>>());
     let absent = |from: usize| (from..from + 4).map(|i| format!("x{i}")).collect::<Vec<_>>();
     let (found, costs) = burst(&bench, &absent(0)).await;
     assert!(found.into_iter().all(|found| matches!(found.unwrap_err().kind(), ErrorKind::NotFound)));

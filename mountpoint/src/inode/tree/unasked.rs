@@ -1,7 +1,8 @@
-//! Names that are absent without a question (`--mode full`): a program that makes files looks for each name first, and a database for its
-//! journal before each transaction.
+//! Names that are absent without a question of their own.
 //!
-//! A directory that this mount made lacks all names but those made here since; a page of a listing lacks the names that are not in it.
+//! A page of the whole directory that was requested after a lookup began answers it as well as a question about the name. With
+//! `--mode full` there is more: a program that makes files looks for each name first, and a database for its journal before each
+//! transaction. A directory that this mount made lacks all names but those made here since; a page of a listing lacks the names that are not in it.
 //! Both hold for a moment ([`Unasked`](crate::inode::Unasked)), and not behind a listing that a program began since: that may show
 //! names of other clients, which the program then finds.
 
@@ -27,6 +28,27 @@ impl Tree {
         let by_name = self.ttl.missing().max(self.unasked.by_name);
         let answered = self.facts.absent_at(parent, name).filter(|since| is_young(by_name, *since, now));
         answered.or_else(|| self.lacked_since(parent, name, now))
+    }
+
+    /// The event of the page's request which shows to a lookup that began at an earlier event that a name is absent.
+    pub(in crate::inode) fn lacked_after(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        began: u64,
+        now: Instant,
+    ) -> Option<u64> {
+        if self.child(parent, name).is_some() {
+            return None;
+        }
+        let asked = self.recent_mut(parent)?.lacks_since(name, began)?;
+        if self.facts.since(parent, name, asked).is_some() {
+            return None;
+        }
+        if self.recent_mut(parent)?.hit_absent(name, now) {
+            self.page_paid(parent);
+        }
+        Some(asked)
     }
 
     /// The last moment at which S3 lacked a name that no inode has, as far as the tree knows.

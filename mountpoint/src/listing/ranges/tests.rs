@@ -48,7 +48,7 @@ impl Bench {
             .collect();
         self.received += objects.len();
         let next_token = (end < self.keys.len()).then(|| self.keys[end - 1].clone());
-        ListPage { objects, common_prefixes: Vec::new(), next_token }
+        ListPage { objects, next_token, ..ListPage::default() }
     }
 
     /// The names of the first two pages, the token for the next, and ranges if the names taught anything.

@@ -39,7 +39,7 @@ impl Bench {
         };
         let objects = keys.iter().take(4).map(object).collect();
         let next_token = keys.get(4).map(|_| keys[3].clone());
-        ListPage { objects, common_prefixes: Vec::new(), next_token }
+        ListPage { objects, next_token, ..ListPage::default() }
     }
 
     fn fetch(&mut self, question: &PageRequest) {

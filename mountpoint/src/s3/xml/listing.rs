@@ -125,7 +125,10 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
     match foreign {
         // All entries lack the prefix: the store ignores it, and an empty directory would be wrong.
         Some(why) if objects.is_empty() && common_prefixes.is_empty() => Err(why),
-        _ => Ok((ListPage { objects, common_prefixes, next_token }, left_out)),
+        _ => {
+            let has_left_out = left_out.count > 0;
+            Ok((ListPage { objects, common_prefixes, next_token, has_left_out }, left_out))
+        }
     }
 }
 
@@ -280,6 +283,7 @@ mod tests {
             let (page, left_out) = list_page(document.as_bytes(), &ListObjects::default()).unwrap();
             let keys: Vec<_> = page.objects.iter().map(|object| object.key.as_str()).collect();
             assert_eq!((keys, left_out.count), (vec!["a", "z"], 1), "{what}");
+            assert!(page.has_left_out, "{what}");
             assert!(left_out.example.is_some_and(|example| example.len() < 400), "{what}");
         }
         let foreign = ListObjects { prefix: "a".into(), ..ListObjects::default() };
