@@ -175,7 +175,8 @@ impl Walk {
         let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) else { return };
         let last = flat.last_key().to_owned();
         match page {
-            Some(page) if is_in_order(&flat.prefix, &last, &page) => {
+            // A directory with an entry that can't be read is listed by itself, which notes that.
+            Some(page) if !page.has_left_out && is_in_order(&flat.prefix, &last, &page) => {
                 flat.next = page.next_token.map_or(Next::End, Next::Token);
                 flat.pages.push_back(Keys { objects: page.objects, asked, since });
             }

@@ -47,6 +47,8 @@ pub(super) struct Pages {
     empty_pages: u32,
     hidden: u64,
     hidden_example: Option<(String, BadName)>,
+    /// Whether a page had entries that can't be read: the listing proves no name absent.
+    has_left_out: bool,
     /// The instant and the event of the first page's request.
     begun: Option<(Instant, u64)>,
     with_locals: bool,
@@ -86,6 +88,7 @@ impl Pass {
             empty_pages: 0,
             hidden: 0,
             hidden_example: None,
+            has_left_out: false,
             begun: None,
             plain: 0,
             letters: Letters::new(),
@@ -159,6 +162,7 @@ impl Pass {
             tree.prices.listed(took, page.objects.len() + page.common_prefixes.len());
             tree.observe_all(directory, asked.event);
         }
+        pages.has_left_out |= page.has_left_out;
         let entries = readable(key, page, table.0.config.folder_marks, |listed, why| {
             pages.hidden += 1;
             pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
@@ -269,7 +273,8 @@ impl Pages {
         if let Some(directory) = tree.directory_mut(directory) {
             directory.length = u32::try_from(self.total).ok();
         }
-        let is_whole = self.merge.is_sorted() && self.dropped == 0 && self.given.is_empty();
+        let is_whole =
+            self.merge.is_sorted() && self.dropped == 0 && self.given.is_empty() && !self.has_left_out;
         let remembered = !tree.ttl.listing().is_zero() && is_whole;
         if let Some((since, asked)) = self.begun.filter(|_| remembered) {
             let batches = self.batches.iter().cloned().collect();

@@ -156,3 +156,18 @@ async fn a_page_whose_entries_could_not_all_be_read_proves_no_name_absent() {
         assert_eq!(found, [true, true, false], "{unasked:?}");
     }
 }
+
+#[tokio::test]
+async fn a_listing_whose_entries_could_not_all_be_read_proves_no_name_absent() {
+    for is_left_out in [false, true] {
+        let bench = Bench::new(MINUTE, &KEYS);
+        if is_left_out {
+            bench.client.insert(".zarray", "content");
+            bench.client.leave_out(".zarray");
+        }
+        let listed = bench.list(ROOT).await;
+        assert!(listed.iter().all(|entry| entry.name() != ".zarray"));
+        let (found, cost) = bench.cost(bench.lookup(ROOT, ".zarray")).await;
+        assert_eq!((found.is_ok(), cost > 0), (is_left_out, is_left_out));
+    }
+}
