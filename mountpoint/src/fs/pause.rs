@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_waits_for_renames_above_and_they_wait_for_changes_that_began_before() {
+    async fn changes_and_renames_above_them_wait_for_those_that_began_before() {
         let pauses = Pauses::default();
         let first = pauses.change(|| vec!["a/x".into()]).await;
         let elsewhere = pauses.change(|| vec!["c/x".into(), "ab".into()]).await;

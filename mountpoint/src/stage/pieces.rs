@@ -62,8 +62,12 @@ impl Copying {
         for run in needed {
             let Range { start, end } = self.piece;
             // Other threads write neither part: the piece comes alone, and later pieces leave out what is done.
-            let parts = [run.start..run.end.min(start), run.start.max(start)..run.end.min(end)];
-            for part in parts.into_iter().chain([run.start.max(end)..run.end]) {
+            let parts = [
+                run.start..run.end.min(start),
+                run.start.max(start)..run.end.min(end),
+                run.start.max(end)..run.end,
+            ];
+            for part in parts {
                 let is_of_piece = part.start >= start && part.start < end;
                 for at in part.clone().step_by(PIECE as usize) {
                     let mut bytes = vec![0; PIECE.min(part.end - at) as usize];
