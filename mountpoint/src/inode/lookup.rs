@@ -84,7 +84,7 @@ impl InodeTable {
         for _ in 0..ATTEMPTS_MAX {
             let step = {
                 let (mut tree, now) = (self.0.tree.lock(), self.0.clock.now());
-                let began = *began.get_or_insert(tree.last_event());
+                let began = *began.get_or_insert_with(|| tree.last_event());
                 match tree.recall(parent, name, now)? {
                     Recall::Missing => return Err(Error::new(ErrorKind::NotFound, name)),
                     Recall::Found(ino) => return tree.take(ino, None).map(|()| ino),

@@ -232,7 +232,8 @@ impl Caches {
         for name in &noted {
             match root.join(name).symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => self.forget(name)?,
-                there => drop(there?),
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         for entry in std::fs::read_dir(root)? {

@@ -55,7 +55,6 @@ async fn a_copy_made_while_programs_write_is_of_one_moment() {
     let mut engine = engine(dir.path(), "one", &client);
     copies_by_pieces(&mut engine);
     let seed = fastrand::u64(..);
-    println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let staged = engine.new_file("file");
     let mut model = Vec::new();
@@ -88,9 +87,9 @@ async fn a_copy_made_while_programs_write_is_of_one_moment() {
             change.on_model(&mut model);
             is_one |= model == copied;
         }
-        assert!(is_one, "the copy has bytes of two moments");
+        assert!(is_one, "the copy has bytes of two moments (seed {seed})");
     }
-    assert!(fell > 0, "no change fell into a copy");
+    assert!(fell > 0, "no change fell into a copy (seed {seed})");
     assert!(read(&staged, 0, SIZE).await.unwrap() == model, "and the file has what was written");
 }
 
