@@ -15,9 +15,9 @@ const REPORTED_WITHIN: Duration = Duration::from_secs(5);
 /// The processes that are left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Their PIDs, by source.
+    /// PIDs by source.
     of: BTreeMap<String, BTreeSet<i32>>,
-    /// When each was seen first.
+    /// The time of the first sight of each.
     seen: BTreeMap<i32, Instant>,
 }
 
