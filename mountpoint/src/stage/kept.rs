@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -206,7 +206,16 @@ pub(super) fn keep(
     let since = Second::of(clock.wall()).map_or(0, Second::get);
     let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
     let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
-    let about = disk.open(private().write(true).create(true).truncate(true), &about(&path))?;
+    let open = || disk.open(private().write(true).create(true).truncate(true), &about(&path));
+    let about = match open() {
+        // The user removed the folder with all that was kept.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir.join("kept"))?;
+            disk.sync_all(&File::open(dir)?)?;
+            open()?
+        }
+        opened => opened?,
+    };
     disk.write(&about, &serde_json::to_vec_pretty(&kept)?, 0)?;
     disk.rename(&dir.join("files").join(file.to_string()), &path)?;
     Ok(kept)

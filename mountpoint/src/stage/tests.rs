@@ -350,11 +350,13 @@ async fn a_sync_that_failed_is_never_forgotten_and_the_file_is_not_sent() {
     // A pipe can't be synced, and kept/ refuses files.
     let on_disk = staged.file.lock().replace(Arc::new(fs::File::from(rustix::pipe::pipe().unwrap().0)));
     fs::remove_dir(dir.path().join("kept")).unwrap();
+    fs::write(dir.path().join("kept"), "a file is in its place").unwrap();
     assert!(matches!(staged.sync().await, Err(Error::Disk(_))));
     // The kernel reports the failure once. The disk and kept/ work from now on.
     *staged.file.lock() = on_disk;
     let killed = tempfile::tempdir().unwrap();
     copy(dir.path(), killed.path());
+    fs::remove_file(dir.path().join("kept")).unwrap();
     fs::create_dir(dir.path().join("kept")).unwrap();
     assert!(matches!(staged.sync().await, Err(Error::Disk(_))));
     assert!(matches!(staged.write(0, b"x"), Err(Error::Disk(_))));

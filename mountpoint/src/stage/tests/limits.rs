@@ -1,5 +1,7 @@
 //! Limits of what a stage takes on its disk.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,6 +58,18 @@ async fn the_first_write_after_the_user_emptied_kept_succeeds() {
     staged.write(0, b"a").unwrap();
     assert_eq!(engine.shared.folder.kept_files(), KeptFiles::default());
     assert!(!staged.waits_for_disk());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_kept_though_the_user_removed_the_folder_kept() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let file = engine.new_file("file");
+    file.write(0, b"bytes").unwrap();
+    std::fs::remove_dir_all(dir.path().join("kept")).unwrap();
+    let kept = file.keep("a test").await.unwrap();
+    assert_eq!(std::fs::read(kept).unwrap(), b"bytes");
+    assert_eq!(std::fs::metadata(dir.path().join("kept")).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 #[tokio::test(flavor = "multi_thread")]
