@@ -107,6 +107,9 @@ fn lines_of_the_log_say_what_moved_since_the_lines_before() {
     metrics.s3_bytes_received.add(10);
     metrics.fuse_latency.of("read").took(Duration::from_micros(40));
     let before = metrics.snapshot();
+    let first = log::lines(&[], &before);
+    assert!(first.contains(&"s3.bytes_received: +10 = 10".to_owned()), "{first:?}");
+    assert!(!first.iter().any(|line| line.contains("PutObject")), "{first:?}");
     metrics.s3_bytes_received.add(5);
     metrics.s3_requests.of("GetObject").inc();
     metrics.fuse_latency.of("read").took(Duration::from_micros(900));
