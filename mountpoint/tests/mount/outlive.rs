@@ -4,6 +4,7 @@ mod fio;
 mod holder;
 mod unanswered;
 mod upgrade;
+mod writing;
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -26,6 +27,10 @@ use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until};
 const KILLS: usize = 50;
 /// The least time between two kills.
 const BETWEEN: Duration = Duration::from_millis(150);
+
+fn kills() -> usize {
+    std::env::var("MOUNT_S3_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"))
+}
 
 /// Works in rounds until the test says `stop`, and notes each round.
 const READER: &str = r#"
@@ -131,7 +136,7 @@ fn kills_under_readers(options: &[&str]) {
     };
     let mut before: Vec<u64> = KINDS.iter().map(|_| 0).collect();
     let mut pauses = Vec::new();
-    let kills = std::env::var("MOUNT_S3_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"));
+    let kills = kills();
     let mut get_on = |before: &mut Vec<u64>| {
         until("every reader gets on", || {
             for (kind, program) in &mut programs {
