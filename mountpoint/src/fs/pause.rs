@@ -1,8 +1,11 @@
 //! Keeps the rename of a directory apart from what else happens to names below it.
 //!
 //! The rename copies what the bucket has below the old name, then deletes it. A send that stores an object there meanwhile would leave the
-//! object under the old name, a removal would leave the copy. So sends below both directories wait until the rename ends, removals,
-//! renames and new directories as well; and the rename waits for those that began before it.
+//! object under the old name, a removal would leave the copy. So sends of the stage below both directories wait until the rename ends,
+//! removals, renames and new directories as well; and the rename waits for those that began before it.
+//!
+//! Without a stage the close of a file does not wait, since the rename itself may end that file: what it stores late stays under the old
+//! name.
 
 use tokio::sync::watch;
 
