@@ -43,8 +43,8 @@ pub use syncing::Unsynced;
 /// them; the error is `STALE` then.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Most files in the stage, whatever their size: about 2 KB of memory each. Beyond it, programs that make files wait for others to be
-/// sent. Doubling it takes twice the memory while the store is away.
+/// Most files in the stage, whatever their size: each takes memory, by estimate 2 KB. Beyond it, programs that make files wait for others
+/// to be sent. Doubling it takes twice the memory while the store is away.
 const FILES_MAX: usize = 100_000;
 
 /// The files in the stage.
