@@ -35,6 +35,7 @@ mod mount {
     mod folder_marks;
     mod fstab;
     mod full;
+    mod full_early;
     mod full_later;
     mod full_lent;
     mod full_model;

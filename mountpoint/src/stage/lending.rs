@@ -84,6 +84,7 @@ impl Staged {
     fn rewrite(&self, state: &mut State, size: u64) {
         let held = state.image.held();
         state.image.rewritten(size);
+        state.ahead.end();
         self.shared.folder.hold(state.image.held());
         self.shared.folder.give(held);
     }
@@ -166,6 +167,7 @@ impl Staged {
         }
         // The kernel tells nobody what it changes: a copy under way would be of two moments.
         state.copying = None;
+        state.ahead.end();
         let lent = state.lent.as_mut()?;
         lent.lends += 1;
         lent.file = Some(Arc::clone(&file));

@@ -1,13 +1,15 @@
 //! A local disk in front of the bucket (`--mode full`): holds files that programs change at any place, until the bucket has them.
 //!
 //! Enters: bytes at any offset, sizes, a key. Leaves: those bytes at once, for every reader of this mount; one whole object, sent under a
-//! condition; or a file in `kept/` and its name. The room sends only whole files, and never replaces a version that this mount did not
-//! see. It knows neither inodes nor handles nor errno.
+//! condition; or a file in `kept/` and its name. The room makes objects of whole files only, and never replaces a version that this mount did
+//! not see. It knows neither inodes nor handles nor errno.
 
+mod ahead;
 mod copying;
 mod disk;
 mod error;
 mod folder;
+mod going;
 mod image;
 mod kept;
 mod lease;
@@ -15,6 +17,7 @@ mod lending;
 mod lent;
 mod live;
 mod log;
+mod parts;
 mod pieces;
 mod queue;
 mod reading;

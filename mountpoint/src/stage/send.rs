@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::disk::{PIECE, read_at_most};
+use super::going::Going;
 use super::image::{Fate, Image};
 use super::live::remember;
 use super::log::{Digest, Record};
@@ -50,20 +51,25 @@ enum Request {
     Whole(Arc<Upload>),
     /// The store copies most of the bytes.
     Patch(Patch),
+    /// The upload has most of the bytes, from before the send.
+    Ahead(Arc<Going>),
 }
 
 impl Request {
-    async fn finish(&self) -> Result<ObjectMeta, upload::Error> {
+    async fn finish(&self, runtime: &tokio::runtime::Handle, size: u64) -> Result<ObjectMeta, upload::Error> {
         match self {
             Self::Whole(upload) => upload.finish().await,
             Self::Patch(patch) => patch.finish().await,
+            Self::Ahead(going) => going.finish(runtime, size).await,
         }
     }
 
+    /// Ends an attempt. An early upload stays: the next attempt sends what changed.
     async fn abort(&self) {
         match self {
             Self::Whole(upload) => upload.abort().await,
             Self::Patch(patch) => patch.abort().await,
+            Self::Ahead(_) => {}
         }
     }
 }
@@ -83,8 +89,8 @@ enum How {
 pub(super) struct Draft {
     pub(super) generation: u64,
     pub(super) size: u64,
-    key: ObjectKey,
-    replaces: Replaces,
+    pub(super) key: ObjectKey,
+    pub(super) replaces: Replaces,
     /// The bytes of this generation that the local file has; the others are zero, or in the object.
     image: Image,
     reader: Option<Arc<Reader>>,
@@ -196,16 +202,26 @@ impl Staged {
             Some(source) => source,
             None => self.file_for_now()?,
         };
-        let mut upload = match self.patch(&draft) {
-            Some(patch) => Request::Patch(patch),
-            None => Request::Whole(self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone())),
+        let ahead = self.ahead_of(&draft, matches!(how, How::InPlace));
+        let _sender = match &ahead {
+            Some(going) => Some(going.turn().await),
+            None => None,
+        };
+        let whole =
+            || Request::Whole(self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone()));
+        let mut upload = match &ahead {
+            Some(going) => Request::Ahead(Arc::clone(going)),
+            None => self.patch(&draft).map_or_else(whole, Request::Patch),
         };
         let poured = match &mut upload {
             Request::Whole(upload) => self.pour(upload, &source, &draft).await,
             Request::Patch(patch) => self.pour_patch(patch, &source, &draft).await,
+            Request::Ahead(going) => self.pour_ahead(going, &draft).await.map(|()| None),
         };
         let image = match poured {
             Ok(image) => image,
+            // It has ended, and the next attempt sends all bytes.
+            Err(_) if ahead.is_some() => return Ok(None),
             Err(error) => {
                 let is_patch = matches!(upload, Request::Patch(_));
                 upload.abort().await;
@@ -220,7 +236,11 @@ impl Staged {
         let has_changed = || {
             let state = self.look();
             match how {
-                How::InPlace => state.lent.is_some() || state.image.generation() != draft.generation,
+                How::InPlace => {
+                    let lacks = |going| !state.ahead.has_all(going, draft.size);
+                    let is_changed = state.image.generation() != draft.generation;
+                    state.lent.is_some() || is_changed || ahead.as_ref().is_some_and(lacks)
+                }
                 How::Copy => state.lent.is_some(),
                 How::Still => false,
             }
@@ -235,13 +255,22 @@ impl Staged {
         }
         // A read of bytes of the version that disappears now must wait for the next version.
         let _replacing = self.replacing.lock().await;
-        let meta = match upload.finish().await {
+        let meta = match upload.finish(&self.shared.runtime, draft.size).await {
             Ok(meta) => meta,
             Err(error) => {
-                if !leaves_doubt(&error) {
+                let is_doubtful = leaves_doubt(&error);
+                if !is_doubtful {
                     self.note_refused(image.as_ref())?;
                 }
-                return Err(error.into());
+                let error = Error::from(error);
+                if let Some(going) = &ahead {
+                    self.end_ahead(going);
+                    // The store may have dropped an upload that took long: the next attempt sends all bytes.
+                    if !is_doubtful && !is_conflict(&error) {
+                        return Ok(None);
+                    }
+                }
+                return Err(error);
             }
         };
         let meta = self.named(&draft.key, meta).await;
@@ -417,6 +446,8 @@ impl Staged {
     pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation, meta.size);
+        // What is written later changes the object that the bucket has now.
+        state.ahead.end();
         if let Some(lent) = &mut state.lent {
             lent.was_sent |= !lent.is_quiet;
         }
@@ -471,6 +502,7 @@ impl Staged {
         let key = state.key.clone();
         let kept = self.shared.folder.keep(self.number, Some(key.as_str()), why.to_owned(), is_partial)?;
         state.image.kept();
+        state.ahead.end();
         state.error = Some(Error::Kept { key, kept: kept.clone() });
         Ok(kept)
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::time::SystemTime;
 
+use super::going::Ahead;
 use super::image::{Fate, Image};
 use super::lent::Lent;
 use super::live::Live;
@@ -15,7 +16,7 @@ use super::{Base, Error, Shared};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::prefetch::Reader;
 use crate::s3::Replaces;
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// Most bytes of zeros in one write.
@@ -37,6 +38,8 @@ pub struct Staged {
     /// all files.
     pub(super) is_closed: AtomicBool,
     was_closed: AtomicBool,
+    /// The size from which full parts are due to go out early.
+    pub(super) due: AtomicU64,
     /// Locked during a send, or a change of the name.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
     /// Locked by the thread that syncs the file: the log has one mark per file.
@@ -71,6 +74,8 @@ pub(super) struct State {
     pub(super) sent: Vec<Digest>,
     /// The copy of the file that is being made for a send.
     pub(super) copying: Option<Copying>,
+    /// The upload that began while programs write the file.
+    pub(super) ahead: Ahead,
     /// Whether the log once called the file's bytes durable.
     pub(super) was_synced: bool,
     /// The change up to which the bytes are durable.
@@ -117,6 +122,7 @@ impl State {
             object,
             sent: Vec::new(),
             copying: None,
+            ahead: Ahead::default(),
             was_synced: false,
             synced: None,
             is_named: false,
@@ -156,7 +162,8 @@ impl Staged {
         };
         let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
         let (is_closed, was_closed, turn, syncing, replacing) = Default::default();
-        Ok(Self { shared, number, names, file, state, is_closed, was_closed, turn, syncing, replacing })
+        let due = AtomicU64::new(Self::ahead_from(&shared));
+        Ok(Self { shared, number, names, file, state, is_closed, was_closed, due, turn, syncing, replacing })
     }
 
     /// A file that an earlier mount left for this mount to store.
@@ -194,6 +201,8 @@ impl Staged {
             state: Mutex::new(state),
             is_closed: AtomicBool::new(true),
             was_closed: AtomicBool::new(true),
+            // A file that an earlier mount left goes out as a whole.
+            due: AtomicU64::new(u64::MAX),
             turn: Arc::default(),
             syncing: Mutex::default(),
             replacing: tokio::sync::Mutex::default(),
@@ -313,6 +322,7 @@ impl Staged {
         let file = self.file()?;
         let end = state.image.size();
         self.save_for_copy(&mut state, &file, size..end);
+        state.ahead.resized(size);
         self.shared.folder.disk().set_len(&file, size)?;
         let held = state.image.held();
         let is_cut = self.logs_ranges(&state) && size < state.image.base();
@@ -475,6 +485,7 @@ impl Staged {
         let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
         self.save_for_copy(state, &file, range.clone());
+        state.ahead.touched(&range);
         let disk = self.shared.folder.disk();
         disk.write(&file, data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
@@ -511,6 +522,7 @@ impl Staged {
         let mut state = self.state.lock();
         state.key = id.key.clone();
         state.sent.clear();
+        state.ahead.end();
         let is_ours = matches!(&state.replaces, Replaces::Version(etag) if etag.matches(source.as_str()));
         if !is_ours {
             state.image.shares_nothing();
@@ -531,6 +543,7 @@ impl Staged {
         (state.key, state.replaces) = (key, replaces);
         state.image.shares_nothing();
         state.sent.clear();
+        state.ahead.end();
         if state.is_noted { self.note_moved(&mut state) } else { self.note(&mut state) }
     }
 
@@ -541,6 +554,7 @@ impl Staged {
     pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();
+        state.ahead.end();
         self.note_moved(&mut state)
     }
 }

@@ -18,6 +18,7 @@ use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::upload;
 
 mod copies;
+mod early;
 mod failing;
 mod lent;
 mod limits;
@@ -66,10 +67,14 @@ fn engine(dir: &Path, boot: &str, client: &MemoryClient) -> Engine {
 
 /// An engine with room for this many bytes in the stage.
 fn engine_with(dir: &Path, boot: &str, client: &MemoryClient, size_max: u64) -> Engine {
+    engine_of(dir, boot, client, (size_max, Commit::Disk))
+}
+
+fn engine_of(dir: &Path, boot: &str, client: &MemoryClient, (size_max, commit): (u64, Commit)) -> Engine {
     let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
     let (prefetcher, uploader) = transfers(client, &pool, &clock, &Arc::default());
-    let mount = Mount { boot: boot.into(), commit: Commit::Disk, lends: true, ..Mount::default() };
+    let mount = Mount { boot: boot.into(), commit, lends: true, ..Mount::default() };
     let (folder, kept, pending) = Folder::open(dir, mount, size_max, clock).unwrap();
     let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
     Engine { shared: Arc::new(shared), kept, pending }

@@ -5,6 +5,7 @@
 //! before [`Upload::finish`]. A writer is slowed down only by a held reply: no thread of a caller waits for the network or for memory. This
 //! room knows no inode, no handle and no errno.
 
+mod ahead;
 mod append;
 mod early;
 mod error;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tracing::{debug, info, warn};
 
+pub use ahead::Ahead;
 pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
@@ -129,6 +131,8 @@ struct Shared {
     open: Mutex<Vec<Weak<Upload>>>,
     /// Permits to store files for which no program waits.
     unawaited: Semaphore,
+    /// Permits for uploads that begin before their file is complete.
+    ahead: Arc<Semaphore>,
     /// Number of uploads that are being aborted, mostly after their handle is closed.
     aborting: watch::Sender<usize>,
     /// Whether the store has refused to copy a part.
@@ -189,6 +193,7 @@ impl Uploader {
         let open = Mutex::default();
         let aborting = watch::Sender::new(0);
         let unawaited = Semaphore::new(UNAWAITED_MAX);
+        let ahead = Arc::new(Semaphore::new(ahead::AHEAD_MAX));
         let shared = Arc::new(Shared {
             client,
             config,
@@ -199,6 +204,7 @@ impl Uploader {
             journal,
             open,
             unawaited,
+            ahead,
             aborting,
             refuses_copies: AtomicBool::new(false),
             copying: Copying::default(),

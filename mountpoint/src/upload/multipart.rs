@@ -12,7 +12,7 @@ use super::part::{Sealed, SealedBody};
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::{
     CompleteUpload, CopyPart, NewObject, Stored, UploadId, UploadPart, UploadedPart, etag_of_parts,
 };
@@ -221,6 +221,26 @@ impl Multipart {
         self.parts.lock().error.clone()
     }
 
+    /// Forgets the store's answer for a part that is about to go out again.
+    pub(super) fn replace(&self, number: u32) {
+        self.parts.lock().stored.retain(|part| part.answer.part_number != number);
+    }
+
+    /// The checksum of the sent parts together, in the order of their numbers; `None`: there is none.
+    pub(super) fn sent(&self) -> Option<Checksum> {
+        let mut stored = self.parts.lock().stored.clone();
+        stored.sort_unstable_by_key(|part| part.answer.part_number);
+        let sums = stored.iter().map(|part| (part.checksum, part.answer.size));
+        let whole = sums.reduce(|(all, len), (next, next_len)| (all.combine(next, next_len), len + next_len));
+        whole.map(|(checksum, _)| checksum)
+    }
+
+    /// Returns once the upload is aborted.
+    pub(super) async fn given_up(&self) {
+        // The sender is a field of `self`, so the channel is open.
+        _ = self.given_up.subscribe().wait_for(|yes| *yes).await;
+    }
+
     /// The ETag of the object made of all these parts, on stores whose ETags are MD5 sums.
     pub(super) fn etag(&self) -> Option<String> {
         let parts = self.parts.lock();
@@ -295,6 +315,23 @@ impl Multipart {
             return Err(Error::Corrupt);
         }
         Ok(answer)
+    }
+
+    /// Completes the upload as [`Multipart::complete`] does, and returns the metadata of the object. Aborts the upload after an error.
+    pub(super) async fn finish(self: &Arc<Self>, size: u64, whole: Checksum) -> Result<ObjectMeta, Error> {
+        match self.complete(size, whole).await {
+            Ok(stored) => Ok(ObjectMeta {
+                size,
+                etag: stored.etag,
+                last_modified: stored.modified.unwrap_or_else(|| self.shared.clock.wall()),
+                readable: true,
+            }),
+            Err(error) => {
+                self.abort();
+                self.settled().await;
+                Err(error)
+            }
+        }
     }
 
     /// Aborts the upload in the background, once; does nothing if it is completed.

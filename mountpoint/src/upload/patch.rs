@@ -186,19 +186,7 @@ impl Patch {
     pub async fn finish(&self) -> Result<ObjectMeta, Error> {
         let shared = &self.uploader.0;
         let whole = self.sent.unwrap_or_else(|| Checksum::of(shared.algorithm(), &[]));
-        let stored = match self.multipart.complete(self.size, whole).await {
-            Ok(stored) => stored,
-            Err(error) => {
-                self.abort().await;
-                return Err(error);
-            }
-        };
-        Ok(ObjectMeta {
-            size: self.size,
-            etag: stored.etag,
-            last_modified: stored.modified.unwrap_or_else(|| shared.clock.wall()),
-            readable: true,
-        })
+        self.multipart.finish(self.size, whole).await
     }
 
     /// Aborts the upload. Returns when the store has answered.

@@ -129,6 +129,7 @@ impl FileSystem {
             staged.last.is(tid, thread_group);
         }
         let size = staged.staged.write(offset, data)?;
+        staged.staged.send_ahead(size);
         self.inodes.written(open.ino, size);
         Ok(())
     }
