@@ -162,7 +162,7 @@ impl Error {
                 Self::new(Errno::NOSPC, why)
             }
             Move::Different(_) | Move::Partial { .. } | Move::Note(_) => Self::new(Errno::IO, why),
-            Move::Remote(remote) => Self::of_rename(remote, why),
+            Move::Remote(remote) | Move::Undecided(remote) => Self::of_rename(remote, why),
         }
     }
 

@@ -252,6 +252,9 @@ impl FileSystem {
     /// Opens a file for writing, or names its writer, or reports that it has readers.
     async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         let no = self.files.reserve();
+        if let Some(key) = self.inodes.key_of(ino) {
+            self.old_names.may_be_taken(&key, None)?;
+        }
         // Before the file gets this writer: other opens need not wait for the store's answer.
         let appends = self.append_to(ino, flags).await?;
         let kept = self.kept_before(ino).await?;
@@ -265,14 +268,15 @@ impl FileSystem {
             OpenWrite::Granted { key, before } => {
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
                 // The store decides at the end, in one step: another client may have stored the name since the mount looked it up.
-                let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
+                let was_absent = before == Before::Absent;
+                let only_if_absent = was_absent && !self.config.allow_overwrite;
                 let opener = thread_group(pid).unwrap_or(pid);
                 let upload = match appends.filter(|_| before == Before::Exists) {
                     Some(upload) => upload,
                     None => self.uploader.create(key, only_if_absent),
                 };
                 self.keep_with(ino, kept, &upload);
-                let writer = Writer::new(upload, (pid, opener));
+                let writer = Writer::new(upload, was_absent, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {
                     ino,

@@ -65,8 +65,10 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
-    /// The key that the object gets after it is stored: the upload had begun with the old key when the file was renamed.
-    pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
+    /// The move after the object is stored: the upload had begun with the old key when the file was renamed.
+    pub(super) moves: Mutex<Option<Move>>,
+    /// Whether the bucket had no object under the key at the open.
+    pub(super) was_absent: bool,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
     /// Locked while the inode table takes the outcome, so a second caller finds the outcome there.
@@ -243,15 +245,85 @@ impl<T> HandleTable<T> {
 
 impl Writer {
     /// The state of a new handle for writing. `opened_by`: a thread and its process.
-    pub(super) fn new(upload: Arc<Upload>, opened_by: (u32, u32)) -> Self {
+    pub(super) fn new(upload: Arc<Upload>, was_absent: bool, opened_by: (u32, u32)) -> Self {
         Self {
             upload,
             moves: Mutex::default(),
+            was_absent,
             moved: OnceCell::new(),
             settling: Mutex::new(()),
             ending: Ending::default(),
             last: LastWriter::new(opened_by),
             opener_left: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A move that is due once the object is stored.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) to: ObjectKey,
+    pub(super) replaces: Replaces,
+    /// The key of the upload, until the object has moved.
+    pub(super) old_name: Option<OldName>,
+}
+
+/// Keys whose upload goes on though its file was renamed. A file of another program under such a name would be replaced when that upload
+/// completes, and would then move with it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OldNames(Arc<Mutex<Vec<(ObjectKey, HandleNo)>>>);
+
+/// The old name of a file that is being written; its drop frees the name.
+#[derive(Debug)]
+pub(super) struct OldName {
+    names: OldNames,
+    entry: (ObjectKey, HandleNo),
+}
+
+impl OldNames {
+    /// Takes an old name for the file of this handle.
+    pub(super) fn enter(&self, key: ObjectKey, no: HandleNo) -> OldName {
+        self.0.lock().push((key.clone(), no));
+        OldName { names: self.clone(), entry: (key, no) }
+    }
+
+    /// Whether a file may get this name, or a directory. `by`: the handle of that file, which may have its old name back.
+    ///
+    /// # Errors
+    /// `BUSY`: the upload of a renamed file still has the name.
+    pub(super) fn may_be_taken(&self, key: &ObjectKey, by: Option<HandleNo>) -> Result<()> {
+        let is_it = |(old, no): &&(ObjectKey, HandleNo)| {
+            by != Some(*no)
+                && (old == key || key.as_str().ends_with('/') && old.as_str().starts_with(key.as_str()))
+        };
+        let Some((old, _)) = self.0.lock().iter().find(is_it).cloned() else { return Ok(()) };
+        let why = format!(
+            "\"{old}\" is free once the file is closed that had this name: it was renamed while it was uploaded"
+        );
+        Err(Error::new(Errno::BUSY, why))
+    }
+}
+
+impl Drop for OldName {
+    fn drop(&mut self) {
+        let mut names = self.names.0.lock();
+        if let Some(at) = names.iter().position(|entry| *entry == self.entry) {
+            names.swap_remove(at);
+        }
+    }
+}
+
+impl Writer {
+    /// Notes the newest name of a file whose upload can't change its key. The key of the upload itself needs no move.
+    pub(super) fn moves_later(&self, (to, replaces): (ObjectKey, Replaces), old_name: OldName) {
+        let moves = (to != old_name.entry.0).then(|| Move { to, replaces, old_name: Some(old_name) });
+        *self.moves.lock() = moves;
+    }
+
+    /// Replaces no object that another client stored under the old name since the open.
+    pub(super) fn keep_to_new_names(&self) {
+        if self.was_absent && self.moves.lock().is_some() {
+            self.upload.complete_if_absent();
         }
     }
 }

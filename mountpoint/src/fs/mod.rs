@@ -54,7 +54,7 @@ use crate::outlive::Journal;
 use crate::prefetch::Prefetcher;
 use crate::sync::Arc;
 use crate::upload::{Stage, Uploader};
-use handle::{DirHandle, FileHandle, HandleTable};
+use handle::{DirHandle, FileHandle, HandleTable, OldNames};
 pub use io_mode::Backings;
 use io_mode::IoModes;
 use pause::Pauses;
@@ -113,6 +113,7 @@ pub struct FileSystem {
     /// Renames files; present with `--allow-rename`.
     mover: Option<Mover>,
     pauses: Pauses,
+    old_names: OldNames,
     /// The files in the stage; present with `--mode full`.
     full: Option<full::Full>,
     /// Keeps attributes, or shows facts of the store; present with `--keep-metadata` or `--xattrs`.
@@ -168,6 +169,7 @@ impl FileSystem {
             uploader,
             mover: None,
             pauses: Pauses::default(),
+            old_names: OldNames::default(),
             full: None,
             kept: None,
             files: HandleTable::default(),

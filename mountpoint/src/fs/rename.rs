@@ -91,7 +91,17 @@ impl FileSystem {
         // The object at the new name is the one that the pending file was to replace.
         let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
-            match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
+            let rename = self.inodes.rename((parent, name), (new_parent, new_name), wish).await?;
+            match &rename {
+                Rename::Writing { writer, to, .. } => {
+                    self.old_names.may_be_taken(to, Some(HandleNo(*writer)))?;
+                }
+                Rename::Object { to, .. } | Rename::Directory { to, .. } => {
+                    self.old_names.may_be_taken(to, None)?;
+                }
+                Rename::Done => {}
+            }
+            match rename {
                 Rename::Done => return Ok(None),
                 Rename::Writing { writer, names, to, over } if self.full.is_some() => {
                     let over = over.or_else(|| below.clone());
@@ -163,7 +173,8 @@ impl FileSystem {
         let source = match mover.delete_source(&copied).await {
             Ok(source) => source,
             Err(error) => {
-                if replaces == Replaces::Nothing {
+                // A delete that may still run would leave neither name.
+                if replaces == Replaces::Nothing && !matches!(error, moves::Error::Undecided(_)) {
                     self.prefetcher.moved(&copied.id, &copied.source);
                     mover.take_back(&copied).await;
                 }
@@ -251,24 +262,28 @@ impl FileSystem {
             return;
         }
         let Follower { writer, to, over } = follower;
-        let Some(open) = self.files.find(HandleNo(writer)) else { return };
+        let no = HandleNo(writer);
+        let Some(open) = self.files.find(no) else { return };
         let Ok(writer) = open.writer() else { return };
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let target = (to.clone(), replaces.clone());
+        let old_name = self.old_names.enter(writer.upload.key(), no);
         let followed = writer.upload.rename(|can_change| {
             if can_change {
                 return Some(target);
             }
-            *writer.moves.lock() = Some(target);
+            writer.moves_later(target, old_name);
             None
         });
-        if followed.is_some() || self.finish(&open, writer).await.is_err() {
-            // An error belongs to the writer.
+        if followed.is_some() {
+            writer.keep_to_new_names();
             return;
         }
+        // An error belongs to the writer.
+        let Ok(made) = self.finish(&open, writer).await else { return };
         let from = writer.upload.key();
         let moved = async {
-            let copied = mover.copy(&from, &to, &replaces).await?;
+            let copied = mover.copy_made(&from, &made, &to, &replaces).await?;
             mover.delete_source(&copied).await?;
             Ok(copied.meta)
         };
@@ -287,12 +302,12 @@ impl FileSystem {
     /// moved after it is stored. Returns false if the file accepts no more bytes: then the caller must rename the stored object.
     async fn rename_writer(
         &self,
-        writer: HandleNo,
+        no: HandleNo,
         names: &Names,
         to: ObjectKey,
         over: Option<ETag>,
     ) -> Result<bool> {
-        let Some(open) = self.files.find(writer) else {
+        let Some(open) = self.files.find(no) else {
             // The handle will exist soon, or was just removed.
             tokio::task::yield_now().await;
             return Ok(false);
@@ -300,18 +315,22 @@ impl FileSystem {
         let writer = open.writer()?;
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let mut done = false;
+        // Before the tree frees the old name.
+        let old_name = self.old_names.enter(writer.upload.key(), no);
         let is_open = writer.upload.rename(|can_change| {
             done = self.inodes.renamed_while_written(names);
             match (done, can_change) {
                 (true, true) => Some((to, replaces)),
                 (true, false) => {
-                    *writer.moves.lock() = Some((to, replaces));
+                    writer.moves_later((to, replaces), old_name);
                     None
                 }
                 (false, _) => None,
             }
         });
-        if is_open.is_none() {
+        if is_open.is_some() {
+            writer.keep_to_new_names();
+        } else {
             // An error belongs to the writer.
             let _ = self.finish(&open, writer).await;
         }
@@ -325,16 +344,20 @@ impl FileSystem {
         writer: &Writer,
         meta: ObjectMeta,
     ) -> std::result::Result<ObjectMeta, upload::Error> {
-        let target = writer.moves.lock().clone();
+        let target = writer.moves.lock().as_ref().map(|moves| (moves.to.clone(), moves.replaces.clone()));
         let (Some((to, replaces)), Some(mover)) = (target, &self.mover) else { return Ok(meta) };
         let follow = || async {
             let from = writer.upload.key();
             let moved = async {
-                let copied = mover.copy(&from, &to, &replaces).await?;
+                let copied = mover.copy_made(&from, &meta, &to, &replaces).await?;
                 mover.delete_source(&copied).await?;
                 Ok(copied.meta)
             };
-            moved.await.map_err(|error: moves::Error| {
+            let moved = moved.await;
+            if let Some(moves) = &mut *writer.moves.lock() {
+                moves.old_name = None;
+            }
+            moved.map_err(|error: moves::Error| {
                 tracing::error!(
                     "\"{from}\" is stored, and can't be moved to \"{to}\", as it was renamed: {error}"
                 );

@@ -301,7 +301,7 @@ impl FileSystem {
     /// programs set too late for the upload.
     async fn follow_up(&self, ino: InodeNo, writer: &Writer, meta: ObjectMeta) -> Outcome {
         let meta = self.follow(writer, meta).await?;
-        let key = writer.moves.lock().as_ref().map(|(to, _)| to.clone());
+        let key = writer.moves.lock().as_ref().map(|moves| moves.to.clone());
         self.keep_rest(ino, key.unwrap_or_else(|| writer.upload.key()), meta).await
     }
 

@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use mountpoint::cli::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{FilterFn, filter_fn};
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -141,7 +142,7 @@ pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
     };
     let level = |apply| Level { step: Step::Configured, configured: configured.clone(), apply };
     if config.off {
-        tracing_subscriber::registry().with(LevelFilter::WARN).with(Recent).init();
+        tracing_subscriber::registry().with(LevelFilter::WARN).with(without_sdk()).with(Recent).init();
         return Ok(level(Box::new(|_| false)));
     }
     let filter = EnvFilter::try_new(&configured)
@@ -167,7 +168,7 @@ pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
         ($lines:expr) => {{
             let lines = $lines.with_filter_reloading();
             let handle = lines.reload_handle();
-            lines.finish().with(Recent).init();
+            lines.finish().with(without_sdk()).with(Recent).init();
             Box::new(move |filter| handle.reload(filter).is_ok()) as Box<dyn Fn(EnvFilter) -> bool + Send>
         }};
     }
@@ -181,9 +182,53 @@ pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
     Ok(level(apply))
 }
 
+/// Leaves out the lines of AWS's SDK at every level: those of an answer that it can't parse have the whole answer, and the keys in it.
+fn without_sdk() -> FilterFn {
+    filter_fn(|line| !line.target().starts_with("aws_"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::fmt::MakeWriter;
+
     use super::*;
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Memory {
+        type Writer = Self;
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[test]
+    fn no_line_of_the_sdk_that_may_hold_keys_is_logged_at_any_level() {
+        let log = Memory::default();
+        let lines =
+            tracing_subscriber::fmt().with_env_filter("trace,aws_config=trace").with_writer(log.clone());
+        tracing::subscriber::with_default(lines.finish().with(without_sdk()), || {
+            tracing::warn!(target: "aws_config::web_identity_token", "<SecretAccessKey>abc</SecretAccessKey>");
+            tracing::warn!(target: "aws_smithy_runtime::client", "a body: abc");
+            tracing::warn!("ours");
+        });
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(log.contains("ours") && !log.contains("abc"), "{log}");
+    }
 
     #[test]
     fn every_level_comes_in_turn_and_the_first_one_again() {

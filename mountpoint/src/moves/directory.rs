@@ -97,7 +97,10 @@ impl Mover {
         match self.delete_source(first).await {
             Ok(Source::Deleted) => {}
             Ok(Source::Replaced) => stay.push(first.source.key.clone()),
-            Err(error) if self.client.head_object(&first.source.key).await.is_ok() => {
+            Err(error)
+                if !matches!(error, Error::Undecided(_))
+                    && self.client.head_object(&first.source.key).await.is_ok() =>
+            {
                 self.take_all_back(&copies).await;
                 self.take_mark_back(mark).await;
                 self.remove_note(note).await;

@@ -48,6 +48,7 @@ impl Mover {
             Err(error) if others > 0 => {
                 Err(Error::Partial { left: 1, of: others + 1, error: error.to_string() })
             }
+            Err(error @ Error::Undecided(_)) => Err(error),
             Err(error) => {
                 self.take_mark_back(Some(mark)).await;
                 Err(error)

@@ -124,6 +124,8 @@ pub enum Error {
         /// The store's last error.
         error: String,
     },
+    /// The store may still delete the object under the old name, so both names stay.
+    Undecided(Arc<s3::Error>),
     /// An error of the store.
     Remote(Arc<s3::Error>),
 }
@@ -150,7 +152,7 @@ impl Error {
     /// Converts to an error of the store, for rooms that know no other.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
-            Self::Remote(error) => error,
+            Self::Remote(error) | Self::Undecided(error) => error,
             other => {
                 let error = s3::Error::new(s3::ErrorKind::Exists, "CopyObject").key(key);
                 Arc::new(error.message(other.to_string()))
@@ -194,6 +196,12 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "{left} of {of} objects have the old name, too, as the store does not delete them: {error}; the next mount tries again"
+                )
+            }
+            Self::Undecided(error) => {
+                write!(
+                    f,
+                    "the new name has the object; the old one may go yet, as the delete's outcome is unknown: {error}"
                 )
             }
             Self::Remote(error) => error.fmt(f),

@@ -30,10 +30,36 @@ impl Mover {
         self.copy_noted(from, to, replaces, None).await
     }
 
+    /// Copies the object that an upload has just made, as [`Mover::copy`] does.
+    ///
+    /// # Errors
+    /// Those of [`Mover::copy`]. `Changing`: another client has replaced the object.
+    pub async fn copy_made(
+        &self,
+        from: &ObjectKey,
+        made: &ObjectMeta,
+        to: &ObjectKey,
+        replaces: &Replaces,
+    ) -> Result<Copied> {
+        self.copy_if(from, Some(made), to, replaces, None).await
+    }
+
     /// Copies an object. `note`: the note of the directory to which the object belongs.
     pub(super) async fn copy_noted(
         &self,
         from: &ObjectKey,
+        to: &ObjectKey,
+        replaces: &Replaces,
+        note: Option<&Arc<Note>>,
+    ) -> Result<Copied> {
+        self.copy_if(from, None, to, replaces, note).await
+    }
+
+    /// Copies an object. `made`: the only version to copy.
+    async fn copy_if(
+        &self,
+        from: &ObjectKey,
+        made: Option<&ObjectMeta>,
         to: &ObjectKey,
         replaces: &Replaces,
         note: Option<&Arc<Note>>,
@@ -45,6 +71,9 @@ impl Mover {
                 Err(error) => return Err(error.into()),
             };
             let id = ObjectId::of(from.clone(), &source.meta);
+            if made.is_some_and(|made| !made.etag.is_none() && !made.etag.matches(id.etag.as_str())) {
+                return Err(Error::Changing);
+            }
             let (stored, own) = if source.meta.size > self.config.copy_max {
                 // A copy in parts takes time, so an object that is renamed alone gets a note, too.
                 let own = match note {
@@ -147,7 +176,7 @@ impl Mover {
     /// Deletes the source of a copy, if it still is the copied version.
     ///
     /// # Errors
-    /// An error of the store: both keys may have the object then.
+    /// An error of the store: both keys may have the object then. `Undecided`: the store may still carry the delete out.
     pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
         let deleted = self.client.delete_version(&copied.source).await;
         self.ended(copied).await;
@@ -157,6 +186,8 @@ impl Mover {
             // The delete may have succeeded, and only its answer was lost.
             Err(error) => match self.client.head_object(&copied.source.key).await {
                 Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(Source::Deleted),
+                // The object that this answer shows may be gone a moment later.
+                _ if error.may_have_run() => Err(Error::Undecided(Arc::new(error))),
                 _ => Err(error.into()),
             },
         }

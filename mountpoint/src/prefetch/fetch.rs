@@ -239,7 +239,7 @@ async fn take_memory(
 async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
     let shared = &object.shared;
     let mut blocks = take_memory(object, &fetch.cuts, fetch.reservation.take()).await?;
-    let under_way = UnderWay::count(&shared.under_way);
+    let mut under_way = UnderWay::count(&shared.under_way);
 
     let mut from = fetch.range.start;
     if fetch.source == Source::Cache
@@ -255,7 +255,11 @@ async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
             Some(left) => left,
             None => {
                 let rest: Vec<_> = fetch.cuts.iter().filter(|cut| cut.start >= from).cloned().collect();
-                take_memory(object, &rest, None).await?
+                // A wait for memory moves no byte, for which the waits of others would go on.
+                drop(under_way);
+                let rest = take_memory(object, &rest, None).await?;
+                under_way = UnderWay::count(&shared.under_way);
+                rest
             }
         };
     }

@@ -248,7 +248,12 @@ impl Error {
     /// describes only the last attempt.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
-        makes_object && (self.0.unsettled || self.leaves_doubt())
+        makes_object && self.may_have_run()
+    }
+
+    /// Whether the store may have carried a request out, or may still do so, despite the error.
+    pub fn may_have_run(&self) -> bool {
+        self.0.unsettled || self.leaves_doubt()
     }
 
     /// Whether the outcome of a request with an error of this kind is unknown.

@@ -14,8 +14,9 @@ use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::{
-    CompleteUpload, CopyPart, NewObject, Stored, UploadId, UploadPart, UploadedPart, etag_of_parts,
+    CompleteUpload, CopyPart, NewObject, Replaces, Stored, UploadId, UploadPart, UploadedPart, etag_of_parts,
 };
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
     copies: Option<Copies>,
+    /// Whether the object must be new whatever the flags of the mount allow.
+    must_be_new: AtomicBool,
     /// The upload's id, kept as soon as the store returns it, so a later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
@@ -145,6 +148,7 @@ impl Multipart {
             shared,
             object,
             copies,
+            must_be_new: AtomicBool::new(false),
             id: OnceCell::new(),
             noted: OnceCell::new(),
             parts: Mutex::default(),
@@ -291,7 +295,11 @@ impl Multipart {
         let added = stored.iter().map(|part| part.answer.clone());
         let mut parts: Vec<_> = copied.iter().cloned().chain(added).collect();
         parts.sort_unstable_by_key(|part| part.part_number);
-        let request = CompleteUpload { upload, parts, replaces: self.object.replaces.clone() };
+        let replaces = match self.must_be_new.load(Relaxed) {
+            true => Replaces::Nothing,
+            false => self.object.replaces.clone(),
+        };
+        let request = CompleteUpload { upload, parts, replaces };
         let answer = self.shared.client.complete_multipart_upload(&request).await?;
         {
             let mut parts = self.parts.lock();
@@ -332,6 +340,11 @@ impl Multipart {
                 Err(error)
             }
         }
+    }
+
+    /// Completes the upload only if no object exists under the key.
+    pub(super) fn complete_if_absent(&self) {
+        self.must_be_new.store(true, Relaxed);
     }
 
     /// Aborts the upload in the background, once; does nothing if it is completed.

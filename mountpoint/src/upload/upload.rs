@@ -171,6 +171,13 @@ impl Upload {
         Some(())
     }
 
+    /// Completes an upload that has begun only if no object exists under its key.
+    pub fn complete_if_absent(&self) {
+        if let Some(multipart) = &self.state.lock().multipart {
+            multipart.complete_if_absent();
+        }
+    }
+
     /// Writes the bytes at `offset`, which must be the end of the file, or a little beyond (see `early.rs`). Copies the bytes before it
     /// returns. Calls `done` at once, or later when there is room again, so a writer that waits for `done` is slowed to the pace of the
     /// network. Never blocks on network or memory; a spilled part writes its bytes to disk. Returns whether the write waits.

@@ -223,3 +223,103 @@ async fn a_file_made_and_not_written_and_a_taken_name_are_looked_at() {
     assert_eq!(errno(rename(&fs, "theirs", "taken").await), Errno::PERM);
     assert_eq!(client.keys(), ["taken", "theirs"]);
 }
+
+/// A new file of 20 MiB, whose upload has begun, and its bytes.
+async fn long_file(fs: &FileSystem, name: &str) -> (HandleNo, Vec<u8>) {
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    let (_, opened) = fs.create(ROOT, OsStr::new(name), wish, Maker::default(), 1).await.unwrap();
+    let bytes: Vec<u8> = (0..20 << 20).map(|i| (i / 3) as u8).collect();
+    for (i, piece) in bytes.chunks(1 << 20).enumerate() {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        fs.write(opened.handle, (i << 20) as u64, piece, 1, move |result| drop(send.send(result)));
+        receive.await.unwrap().unwrap();
+    }
+    (opened.handle, bytes)
+}
+
+async fn release(fs: &FileSystem, handle: HandleNo) {
+    if let Some(due) = fs.release(handle).unwrap() {
+        fs.finish_released(handle, due).await;
+    }
+}
+
+#[tokio::test]
+async fn an_old_name_is_free_once_the_renamed_file_is_stored() {
+    let client = MemoryClient::new();
+    client.insert("other", "other");
+    let fs = renaming(&client, true);
+    let (handle, bytes) = long_file(&fs, "log").await;
+    rename(&fs, "log", "log.1").await.unwrap();
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    let create = async || fs.create(ROOT, OsStr::new("log"), wish, Maker::default(), 1).await;
+    assert_eq!(errno(create().await), Errno::BUSY, "its upload would replace the new file");
+    assert_eq!(errno(rename(&fs, "other", "log").await), Errno::BUSY);
+    fs.fsync(handle).await.unwrap();
+    assert!(client.object("log.1").unwrap() == bytes);
+    let (_, new) = create().await.unwrap();
+    fs.fsync(new.handle).await.unwrap();
+    release(&fs, new.handle).await;
+    release(&fs, handle).await;
+    assert!(client.object("log.1").unwrap() == bytes);
+    assert_eq!(client.keys(), ["log", "log.1", "other"]);
+}
+
+#[tokio::test]
+async fn a_file_renamed_there_and_back_is_stored_under_its_first_name() {
+    let client = MemoryClient::new();
+    let fs = renaming(&client, false);
+    let (handle, bytes) = long_file(&fs, "here").await;
+    rename(&fs, "here", "there").await.unwrap();
+    rename(&fs, "there", "here").await.unwrap();
+    fs.fsync(handle).await.unwrap();
+    release(&fs, handle).await;
+    assert!(client.object("here").unwrap() == bytes);
+    assert_eq!(client.keys(), ["here"]);
+}
+
+#[tokio::test]
+async fn what_others_store_under_an_old_name_is_not_replaced_nor_moved() {
+    let client = MemoryClient::new();
+    let fs = renaming(&client, true);
+    let (handle, _) = long_file(&fs, "log").await;
+    rename(&fs, "log", "log.1").await.unwrap();
+    client.insert("log", "theirs");
+    assert_eq!(errno(fs.fsync(handle).await), Errno::EXIST);
+    release(&fs, handle).await;
+    assert_eq!(client.object("log").unwrap(), "theirs");
+    client.remove("log");
+
+    let (handle, _) = long_file(&fs, "log").await;
+    rename(&fs, "log", "log.1").await.unwrap();
+    let answer = client.hold_answer(FaultPlan::on(Op::CompleteMultipartUpload));
+    let fsync = tokio::spawn({
+        let fs = Arc::clone(&fs);
+        async move { fs.fsync(handle).await }
+    });
+    answer.arrived(1).await;
+    client.insert("log", "theirs");
+    answer.release();
+    fsync.await.unwrap().unwrap_err();
+    release(&fs, handle).await;
+    assert_eq!(client.keys(), ["log"]);
+    assert_eq!(client.object("log").unwrap(), "theirs");
+}
+
+#[tokio::test]
+async fn a_delete_that_may_still_run_takes_no_copy_back() {
+    for (kind, stay) in [(ErrorKind::Timeout, vec!["new", "old"]), (ErrorKind::Denied, vec!["old"])] {
+        let client = MemoryClient::new();
+        client.insert("old", "1");
+        client.insert("dir/x", "1");
+        let fs = renaming(&client, false);
+        client.inject(FaultPlan::on(Op::DeleteObject).fail(kind.clone()));
+        rename(&fs, "old", "new").await.unwrap_err();
+        let mut keys = client.keys();
+        keys.retain(|key| !key.contains('/'));
+        assert_eq!(keys, stay, "{kind:?}");
+        client.inject(FaultPlan::on(Op::DeleteObject).fail(kind.clone()));
+        rename(&fs, "dir", "moved").await.unwrap_err();
+        let is_there = client.object("moved/x").is_some();
+        assert_eq!(is_there, kind == ErrorKind::Timeout, "{kind:?}");
+    }
+}

@@ -278,7 +278,7 @@ impl Source {
         let answer = match self.ask().await {
             Some(answer) => answer.map_err(|e| {
                 let said = DisplayErrorContext(&e).to_string();
-                tracing::debug!("credentials: {said}");
+                tracing::debug!("credentials: {}", reasons(&e));
                 match (unreached(&e), &self.profile) {
                     // No user configured this source: the chain asks it only if nothing else is configured.
                     (Some(NoConnection::Connect(at, _)), None) if is_instance(at) => NONE_FOUND.to_owned(),
@@ -411,6 +411,16 @@ fn differ(a: &Credentials, b: &Credentials) -> bool {
         (of.access_key_id(), of.secret_access_key(), of.session_token())
     }
     parts(a) != parts(b)
+}
+
+/// The error and its causes in words. Their `Debug` may have the answer of a source, with keys.
+fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+    let (mut words, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
 }
 
 #[cfg(test)]

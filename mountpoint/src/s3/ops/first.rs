@@ -153,17 +153,27 @@ async fn once(
         Ok(found) => found,
         Err((kind, why)) => return Err(answer.error(kind, why).into()),
     };
-    let meta = head::dated(wire, &request.key, meta).await;
-    let id = ObjectId::of(request.key.clone(), &meta);
-    if range == (0..meta.size) {
-        wire.sums.learn(&id, answer.status, &answer.headers);
-    }
+    let (status, headers) = (answer.status, answer.headers.clone());
+    // The listing that may be asked for the date needs a connection, so this answer's must be free by then: else those of all programs
+    // could wait for one more.
+    let dated = async || {
+        let meta = head::dated(wire, &request.key, meta.clone()).await;
+        let id = ObjectId::of(request.key.clone(), &meta);
+        if range == (0..meta.size) {
+            wire.sums.learn(&id, status, &headers);
+        }
+        (meta, id)
+    };
     if range.is_empty() && meta.size > 0 && request.begin == Begin::Tail {
         // Dropping the body closes the connection.
+        drop(answer);
         wire.abilities.oddities.suffix_is_refused(&request.key, "it sends the whole object");
-        return Ok(Got::First(First { meta, bytes: None }));
+        return Ok(Got::First(First { meta: dated().await.0, bytes: None }));
     }
-    let Some(mut room) = room.take() else { return Ok(Got::First(First { meta, bytes: None })) };
+    let Some(mut room) = room.take() else {
+        drop(answer);
+        return Ok(Got::First(First { meta: dated().await.0, bytes: None }));
+    };
     room.shorten((range.end - range.start) as usize);
     let full = Arc::new(Mutex::new(None));
     let taken = Arc::clone(&full);
@@ -172,6 +182,7 @@ async fn once(
     if let Err(failure) = answer.fill(&mut into, wire).await {
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
+    let (meta, id) = dated().await;
     let bytes = full.lock().take().filter(|block| is_right(wire, &id, &meta, block));
     Ok(Got::First(First { meta, bytes: bytes.map(|block| (range.start, block)) }))
 }
