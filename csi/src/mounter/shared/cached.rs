@@ -3,7 +3,6 @@
 //!
 //! Never here: an engine's usage, because all engines of a pod have one control group.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -11,8 +10,9 @@ use mountpoint::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::Node;
-use super::caches::{Wanted, name_of};
+use super::caches::{Sources, Wanted, name_of};
 use super::engines_pod::EnginesPod;
+use super::shares::Share;
 use crate::contract::cache;
 use crate::contract::comm::{self, Comm};
 use crate::contract::engines_pod::is_source;
@@ -31,7 +31,7 @@ fn flag(arg: &str) -> &str {
 }
 
 impl Node {
-    /// The engine's arguments, and the name of its cache. Without room for its cache, or if the disk does not answer, a volume is mounted
+    /// The engine's arguments, and the name and size of its cache. Without room for its cache, or if the disk does not answer, a volume is mounted
     /// without one, and an Event tells its workload.
     pub(super) async fn args(
         self: &Arc<Self>,
@@ -39,7 +39,7 @@ impl Node {
         name: &str,
         pod: &EnginesPod,
         (user, deadline): (u32, Instant),
-    ) -> Result<(Vec<String>, Option<String>)> {
+    ) -> Result<(Vec<String>, Option<(String, u64)>)> {
         if !request.args.iter().any(|arg| flag(arg) == "--cache") {
             return Ok((request.args.clone(), None));
         }
@@ -48,7 +48,6 @@ impl Node {
         let (node, cache) = (Arc::clone(self), name_of(request));
         let (source, of_pod) = (name.to_owned(), Comm::on_host(&self.config.kubelet, &pod.uid));
         let (of_task, uid) = (cache.clone(), pod.uid.clone());
-        let had = self.shares.get(name).is_some_and(|share| share.cache.as_ref() == Some(&cache));
         let within = self.config.cache_within;
         let until = deadline.min(Instant::now() + within);
         let taking = async {
@@ -56,9 +55,10 @@ impl Node {
             let turn = timeout_at(until, self.caches.turn()).await.map_err(|_elapsed| {
                 format!("room for the cache of another volume is still being made after {within:?}: does the disk of shared.cache answer?")
             })?;
-            // The task keeps its turn, and goes on after the time limit: the cache then is ready for the next mount of this source.
+            // The task keeps its turn, and goes on after the time limit: the cache then is ready for the next mount of this source. Until
+            // then the note of the source says that its engine has no cache, so another volume may get the room.
             let taking = tokio::task::spawn_blocking(move || {
-                let wanted = Wanted { source: &source, comm: &of_pod, user, mib, had };
+                let wanted = Wanted { source: &source, comm: &of_pod, user, mib };
                 node.caches.take(&turn, &of_task, &wanted, || node.sources(&uid))
             });
             let taken = timeout_at(until, taking).await.map_err(|_elapsed| {
@@ -75,7 +75,7 @@ impl Node {
                     format!("--cache={}/{cache}", cache::DIRECTORY),
                     format!("--max-cache-size={mib}"),
                 ]);
-                Ok((args, Some(cache)))
+                Ok((args, Some((cache, mib))))
             }
             Err(why) => {
                 let (notices, volume) = (&self.config.notices, &request.volume);
@@ -87,12 +87,17 @@ impl Node {
     }
 
     /// The sources that exist, and those whose engine may still end in the pod.
-    fn sources(&self, pod: &str) -> io::Result<BTreeSet<String>> {
-        let mut names = self.shares.names()?;
+    fn sources(&self, pod: &str) -> io::Result<Sources> {
+        let noted = |name: String| {
+            let share = self.shares.get(&name).filter(Share::is_readable);
+            (name, share)
+        };
+        let mut sources: Sources = self.shares.names()?.into_iter().map(noted).collect();
         for entry in std::fs::read_dir(Comm::on_host(&self.config.kubelet, pod).directory())? {
-            names.extend(entry?.file_name().into_string().ok().filter(|name| is_source(name)));
+            let name = entry?.file_name().into_string().ok().filter(|name| is_source(name));
+            name.into_iter().for_each(|name| drop(sources.entry(name).or_default()));
         }
-        Ok(names)
+        Ok(sources)
     }
 
     /// Connects to all engines after a start of the driver.
@@ -108,7 +113,7 @@ impl Node {
         self.engines.keep(|name| shares.contains_key(name), |minor| there.contains(&minor));
         let Some(share) = shares.get(name) else { return };
         let of_pod = Comm::on_host(&self.config.kubelet, &share.pod);
-        let Some(cache) = share.cache.as_ref().and_then(|cache| self.caches.directory(&of_pod, cache)) else {
+        let Some(cache) = share.used_cache().and_then(|cache| self.caches.directory(&of_pod, cache)) else {
             return;
         };
         let (slot, uid, source) = (name.to_owned(), share.pod.clone(), minor(name));

@@ -2,8 +2,9 @@
 //! outlives mounts, and also pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its
 //! engine owns, or the reason why there is none.
 //!
-//! Sizes are reserved: all caches together never exceed the disk. To make room, caches without a source are removed, the oldest first. A cache
-//! whose note can't be read counts as in use, and nobody knows its size: while other sources exist, no cache gets room.
+//! Sizes are reserved: all caches together never exceed the disk. To make room, caches that no engine uses are removed, the oldest first. If
+//! the note of a cache can't be read, the notes of the sources say who uses it, and its size. If they can't be read either, the cache counts as
+//! in use with an unknown size, and no other cache gets room.
 //!
 //! The disk may hang. Room is made for one volume at a time, by its [`Turn`]; the caller decides how long it waits.
 //!
@@ -23,7 +24,7 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::shares::write_note;
+use super::shares::{Share, write_note};
 use crate::contract::comm::Comm;
 use crate::contract::{cache, comm, digest};
 use crate::mounter::MountRequest;
@@ -70,8 +71,6 @@ pub(super) struct Wanted<'a> {
     pub(super) user: u32,
     /// The size, in MiB.
     pub(super) mib: u64,
-    /// Whether the source has had this cache before, according to its own note.
-    pub(super) had: bool,
 }
 
 /// The right to make room. One caller has it at a time.
@@ -80,8 +79,22 @@ pub(super) struct Turn {
     _choosing: OwnedMutexGuard<()>,
 }
 
-/// The notes of all caches by name; `None` for a note that can't be read.
-type All = BTreeMap<String, Option<Kept>>;
+/// Sources by name, with their own notes; `None` for a source whose note is missing or can't be read.
+pub(super) type Sources = BTreeMap<String, Option<Share>>;
+
+/// The knowledge about one cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Its note, or what the note of its source says in place of that.
+    Known(Kept),
+    /// Its note can't be read, and no source uses it.
+    Unused,
+    /// Its note can't be read, and a source may use it.
+    Unknown,
+}
+
+/// All caches by name.
+type All = BTreeMap<String, State>;
 
 /// The name of the directory for a volume and its place. Two volumes of one bucket have two caches: their keys may have different rights.
 pub(super) fn name_of(request: &MountRequest) -> String {
@@ -93,35 +106,50 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// The caches to remove to make room for another one, the oldest first; or the reason why there is no room. `others` are the sources of
-/// this node, without the one that wants the cache.
+/// The state of a cache whose note can't be read, by the notes of the sources. `own`: the source that wants a cache has had this one.
+fn by_sources(name: &str, others: &Sources, own: Option<Kept>) -> State {
+    let mut readable = others.iter().filter_map(|(source, share)| Some((source, share.as_ref()?)));
+    let user = readable.find(|(_, share)| share.used_cache().is_some_and(|cache| cache == name));
+    match (user, own) {
+        (Some((source, share)), _) => share
+            .cache_mib
+            .map_or(State::Unknown, |mib| State::Known(Kept { mib, source: source.clone(), used: 0 })),
+        (None, Some(own)) => State::Known(own),
+        (None, None) if others.values().all(Option::is_some) => State::Unused,
+        (None, None) => State::Unknown,
+    }
+}
+
+/// The caches to remove to make room for another one, the oldest first; or the reason why there is no room. `users` are the sources of
+/// this node that may use a cache, without the one that wants this.
 fn to_remove(
     all: &All,
-    others: &BTreeSet<String>,
-    (name, had, mib): (&str, bool, u64),
+    users: &BTreeSet<&str>,
+    (name, mib): (&str, u64),
     max: u64,
 ) -> Result<Vec<String>, String> {
     match all.get(name) {
-        Some(Some(it)) if others.contains(&it.source) => {
+        Some(State::Known(it)) if users.contains(&*it.source) => {
             return Err("another source of this volume, with earlier options, has its cache".to_owned());
         }
-        // Each source may be the one that uses it.
-        Some(None) if !had && !others.is_empty() => return Err(unreadable(name)),
+        Some(State::Unknown) => return Err(unreadable(name)),
         _ => {}
     }
     let mut removed = Vec::new();
     let mut known = BTreeMap::new();
     for (other, it) in all.iter().filter(|(other, _)| *other != name) {
         match it {
-            Some(it) => drop(known.insert(other, it)),
-            None if others.is_empty() => removed.push(other.clone()),
+            State::Known(it) => drop(known.insert(other, it)),
+            State::Unused => removed.push(other.clone()),
             // The room that is left is not known. A cache that has its room already keeps it.
-            None if matches!(all.get(name), Some(Some(own)) if own.mib >= mib) => return Ok(vec![]),
-            None => return Err(unreadable(other)),
+            State::Unknown if matches!(all.get(name), Some(State::Known(own)) if own.mib >= mib) => {
+                return Ok(vec![]);
+            }
+            State::Unknown => return Err(unreadable(other)),
         }
     }
     let mut reserved: u64 = known.values().map(|it| it.mib).sum();
-    let mut unused: Vec<_> = known.into_iter().filter(|(_, it)| !others.contains(&it.source)).collect();
+    let mut unused: Vec<_> = known.into_iter().filter(|(_, it)| !users.contains(&*it.source)).collect();
     unused.sort_by_key(|(_, it)| it.used);
     for (other, it) in unused {
         if reserved.saturating_add(mib) <= max {
@@ -140,7 +168,7 @@ fn to_remove(
 
 fn unreadable(name: &str) -> String {
     format!(
-        "the driver's note {NOTES}/{name} on the node can't be read, so the cache of that name counts as in use, and the room beside it is not \
+        "neither the driver's note {NOTES}/{name} on the node nor one of a source tells who uses that cache and its size, so the room beside it is not \
          known: delete the note, and the directory of that name on the disk, while no pod of the node uses its volume"
     )
 }
@@ -181,7 +209,7 @@ impl Caches {
         _turn: &Turn,
         name: &str,
         wanted: &Wanted<'_>,
-        sources: impl FnOnce() -> io::Result<BTreeSet<String>>,
+        sources: impl FnOnce() -> io::Result<Sources>,
     ) -> Result<(), String> {
         let Some(root) = self.root(wanted.comm) else {
             return Err("the engines pod has no disk for caches (shared.cache of the chart)".to_owned());
@@ -191,12 +219,21 @@ impl Caches {
         }
         let failed = |what: &str, error: io::Error| format!("{what} in {}: {error}", root.display());
         let max = self.disk.as_ref().map_or(0, |disk| disk.mib);
-        self.forget_missing(&root).map_err(|error| failed("looking at its caches", error))?;
-        let all = self.all().map_err(|error| failed("reading the notes on caches", error))?;
         // Sources that begin later wait for their turn before they take a cache.
         let mut others = sources().map_err(|error| failed("looking for the sources of caches", error))?;
-        others.remove(wanted.source);
-        for other in to_remove(&all, &others, (name, wanted.had, wanted.mib), max)? {
+        let own = others.remove(wanted.source).flatten();
+        self.forget_missing(&root, &others).map_err(|error| failed("looking at its caches", error))?;
+        let had = own.filter(|own| own.cache.as_deref() == Some(name)).map(|own| Kept {
+            mib: own.cache_mib.unwrap_or(wanted.mib),
+            source: wanted.source.to_owned(),
+            used: now(),
+        });
+        let state = |other: &str| by_sources(other, &others, had.clone().filter(|_| other == name));
+        let all = self.all(&root, &others, state);
+        let all = all.map_err(|error| failed("reading the notes on caches", error))?;
+        let may_use = |share: &Option<Share>| share.as_ref().is_none_or(|share| !share.without_cache);
+        let users = others.iter().filter(|(_, share)| may_use(share)).map(|(source, _)| &**source).collect();
+        for other in to_remove(&all, &users, (name, wanted.mib), max)? {
             tracing::info!("the cache {other} goes, to make room for that of {}", wanted.source);
             remove(&root.join(&other)).map_err(|error| failed("removing an earlier cache", error))?;
             self.forget(&other).map_err(|error| failed("forgetting an earlier cache", error))?;
@@ -207,9 +244,9 @@ impl Caches {
     }
 
     /// Notes that a source has left its cache. The cache stays until another one needs the room.
-    pub(super) fn leave(&self, name: &str) {
+    pub(super) fn leave(&self, name: &str, source: &str) {
         // The source still exists, so nobody else writes this note. No turn is taken: making room for another cache may take long.
-        let Ok(kept) = self.get(name) else { return };
+        let Some(kept) = self.get(name).ok().filter(|kept| kept.source == source) else { return };
         if let Err(error) = self.put(name, &Kept { used: now(), ..kept }) {
             tracing::warn!("noting that a cache is unused: {error}");
         }
@@ -226,8 +263,8 @@ impl Caches {
         self.disk.as_ref().map(|disk| disk.directory.clone().unwrap_or_else(of_pod))
     }
 
-    /// Removes notes whose directory went with its pod, and directories without a note.
-    fn forget_missing(&self, root: &Path) -> io::Result<()> {
+    /// Removes notes whose directory went with its pod, and directories without a note that no source uses.
+    fn forget_missing(&self, root: &Path, others: &Sources) -> io::Result<()> {
         let noted = self.names()?;
         for name in &noted {
             match root.join(name).symlink_metadata() {
@@ -236,9 +273,10 @@ impl Caches {
                 Ok(_) => {}
             }
         }
+        let used: BTreeSet<_> = used(others).collect();
         for entry in std::fs::read_dir(root)? {
             let entry = entry?;
-            let is_unknown = |name: &str| is_name(name) && !noted.contains(name);
+            let is_unknown = |name: &str| is_name(name) && !noted.contains(name) && !used.contains(name);
             if entry.file_name().to_str().is_some_and(is_unknown) {
                 remove(&entry.path())?;
             }
@@ -259,16 +297,25 @@ impl Caches {
         Ok(names)
     }
 
-    fn all(&self) -> io::Result<All> {
-        let noted = |name: String| {
-            let kept = self.get(&name).inspect_err(|error| {
-                tracing::warn!(
-                    "the note {NOTES}/{name} can't be read, so that cache counts as in use: {error}"
-                );
-            });
-            (name, kept.ok())
+    /// All caches. `unreadable` tells the state of one whose note is lost or can't be read.
+    fn all(&self, root: &Path, others: &Sources, unreadable: impl Fn(&str) -> State) -> io::Result<All> {
+        let is_there = |name: &&str| is_name(name) && root.join(name).symlink_metadata().is_ok();
+        let mut names = self.names()?;
+        names.extend(used(others).filter(is_there).map(str::to_owned));
+        let state = |name: String| {
+            let state = self.get(&name).map_or_else(
+                |error| {
+                    let state = unreadable(&name);
+                    tracing::warn!(
+                        "the note {NOTES}/{name} can't be read ({error}); by those of the sources: {state:?}"
+                    );
+                    state
+                },
+                State::Known,
+            );
+            (name, state)
         };
-        Ok(self.names()?.into_iter().map(noted).collect())
+        Ok(names.into_iter().map(state).collect())
     }
 
     fn get(&self, name: &str) -> io::Result<Kept> {
@@ -290,6 +337,11 @@ impl Caches {
     fn forget(&self, name: &str) -> io::Result<()> {
         absent(std::fs::remove_file(self.notes.join(name)))
     }
+}
+
+/// The caches that sources may use, by the sources' own notes.
+fn used(sources: &Sources) -> impl Iterator<Item = &str> {
+    sources.values().flatten().filter_map(|share| share.used_cache()).map(String::as_str)
 }
 
 /// Removes a directory with all its content, or any other file that a pod put in its place. Follows no link.
@@ -325,182 +377,4 @@ fn now() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-
-    use super::*;
-    use crate::mounter::testing::request;
-
-    fn kept(mib: u64, source: &str, used: u64) -> Kept {
-        Kept { mib, source: source.into(), used }
-    }
-
-    fn named(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|&it| it.to_owned()).collect()
-    }
-
-    #[test]
-    fn the_oldest_unused_caches_make_room_and_those_in_use_stay() {
-        let all = BTreeMap::from([
-            ("a".to_owned(), Some(kept(30, "sh-1", 5))),
-            ("b".to_owned(), Some(kept(30, "sh-2", 3))),
-            ("c".to_owned(), Some(kept(30, "sh-3", 4))),
-        ]);
-        let chosen = |name, mib| to_remove(&all, &named(&["sh-3"]), (name, false, mib), 100);
-        assert_eq!(chosen("d", 10), Ok(vec![]), "it fits");
-        assert_eq!(chosen("d", 11), Ok(vec!["b".to_owned()]));
-        assert_eq!(chosen("d", 70), Ok(vec!["b".to_owned(), "a".to_owned()]));
-        let why = chosen("d", 71).unwrap_err();
-        assert!(why.contains("71 MiB") && why.contains("30 of 100 MiB"), "{why}");
-        assert_eq!(chosen("a", 40), Ok(vec![]), "its own size is free for it");
-        assert!(chosen("c", 1).unwrap_err().contains("another source"));
-    }
-
-    #[test]
-    fn a_cache_whose_note_is_unreadable_has_an_unknown_size_and_is_in_use() {
-        let all = BTreeMap::from([("a".to_owned(), Some(kept(30, "sh-1", 5))), ("b".to_owned(), None)]);
-        let chosen = |others: &[&str], name, had, mib| to_remove(&all, &named(others), (name, had, mib), 100);
-        for (name, had) in [("d", false), ("b", false)] {
-            let why = chosen(&["sh-3"], name, had, 1).unwrap_err();
-            assert!(why.contains("shared-caches/b"), "{why}");
-        }
-        assert_eq!(chosen(&["sh-3"], "a", true, 30), Ok(vec![]), "it has its room already");
-        assert!(chosen(&["sh-3"], "a", true, 31).is_err());
-        assert_eq!(chosen(&["sh-3"], "b", true, 70), Ok(vec![]), "its source has it by its own note");
-        assert_eq!(chosen(&[], "b", false, 70), Ok(vec![]), "nobody else can have it");
-        assert_eq!(
-            chosen(&[], "d", false, 70),
-            Ok(vec!["b".to_owned()]),
-            "no source is left that may use it"
-        );
-    }
-
-    #[test]
-    fn volumes_of_one_bucket_have_caches_of_their_own() {
-        let first = request("pv-1", "w1");
-        assert_eq!(name_of(&first), name_of(&request("pv-1", "w2")));
-        let elsewhere = MountRequest { place: "elsewhere".into(), ..first.clone() };
-        for other in [request("pv-2", "w1"), elsewhere] {
-            assert_ne!(name_of(&first), name_of(&other));
-        }
-        assert!(is_name(&name_of(&first)) && !is_name("lost+found") && !is_name(".."));
-    }
-
-    struct Home {
-        caches: Caches,
-        comm: Comm,
-        root: PathBuf,
-        folder: tempfile::TempDir,
-    }
-
-    impl Home {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let (root, comm) = (folder.path().join("disk"), Comm::at(folder.path().join("comm")));
-            std::fs::create_dir(&root).unwrap();
-            std::fs::create_dir(comm.directory()).unwrap();
-            std::fs::write(comm.engines_cache(), "").unwrap();
-            let disk = Disk { mib: 100, directory: Some(root.clone()) };
-            Self { caches: Caches::of(folder.path(), Some(disk)), comm, root, folder }
-        }
-
-        fn take(&self, volume: &str, source: &str, mib: u64, sources: &[&str]) -> Result<PathBuf, String> {
-            let name = name_of(&request(volume, "w1"));
-            let user = rustix::process::geteuid().as_raw();
-            let wanted = Wanted { source, comm: &self.comm, user, mib, had: false };
-            let turn = Turn { _choosing: Arc::clone(&self.caches.choosing).blocking_lock_owned() };
-            self.caches.take(&turn, &name, &wanted, || Ok(named(sources)))?;
-            Ok(self.caches.directory(&self.comm, &name).unwrap())
-        }
-    }
-
-    #[test]
-    fn a_cache_is_kept_until_its_room_is_needed_and_foreign_files_stay() {
-        let home = Home::new();
-        std::fs::create_dir(home.root.join("lost+found")).unwrap();
-        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
-        assert_eq!(first.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
-        std::fs::write(first.join("block"), "bytes").unwrap();
-        let why = home.take("pv-2", "sh-2", 60, &["sh-1"]).unwrap_err();
-        assert!(why.contains("60 of 100 MiB"), "{why}");
-        // The source goes and comes again.
-        home.caches.leave(&name_of(&request("pv-1", "w1")));
-        assert_eq!(home.take("pv-1", "sh-3", 60, &[]).unwrap(), first);
-        assert_eq!(std::fs::read_to_string(first.join("block")).unwrap(), "bytes");
-        // A driver that starts anew knows it.
-        let disk = home.caches.disk.clone();
-        let home = Home { caches: Caches::of(home.folder.path(), disk), ..home };
-        assert!(home.take("pv-2", "sh-2", 60, &["sh-3"]).is_err());
-        let second = home.take("pv-2", "sh-2", 60, &[]).unwrap();
-        assert!(!first.exists() && second.is_dir() && home.root.join("lost+found").exists());
-    }
-
-    #[test]
-    fn a_cache_in_use_stays_though_its_note_can_not_be_read() {
-        let home = Home::new();
-        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
-        std::fs::write(first.join("block"), "bytes").unwrap();
-        let note = home.caches.notes.join(name_of(&request("pv-1", "w1")));
-        for half in ["", "{", "{}", "{\"mib\":60}"] {
-            std::fs::write(&note, half).unwrap();
-            let why = home.take("pv-2", "sh-2", 1, &["sh-1", "sh-2"]).unwrap_err();
-            assert!(why.contains("can't be read") && first.join("block").exists(), "{half}: {why}");
-        }
-        home.caches.leave(&name_of(&request("pv-1", "w1")));
-        // A note of another kind, which can't even be opened as a file.
-        std::fs::remove_file(&note).unwrap();
-        std::fs::create_dir(&note).unwrap();
-        home.take("pv-2", "sh-2", 1, &["sh-1", "sh-2"]).unwrap_err();
-        assert!(first.join("block").exists());
-        std::fs::remove_dir(&note).unwrap();
-        std::fs::write(&note, "").unwrap();
-        home.take("pv-2", "sh-2", 60, &["sh-2"]).unwrap();
-        assert!(!first.exists() && !note.exists(), "no source is left that may use it");
-    }
-
-    #[test]
-    fn notes_or_sources_that_can_not_be_listed_remove_no_cache() {
-        let home = Home::new();
-        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
-        let name = name_of(&request("pv-2", "w1"));
-        let user = rustix::process::geteuid().as_raw();
-        let wanted = Wanted { source: "sh-2", comm: &home.comm, user, mib: 60, had: false };
-        let turn = Turn { _choosing: Arc::clone(&home.caches.choosing).blocking_lock_owned() };
-        let unlisted = || Err(io::ErrorKind::PermissionDenied.into());
-        home.caches.take(&turn, &name, &wanted, unlisted).unwrap_err();
-        assert!(first.exists());
-        let aside = home.caches.notes.with_extension("aside");
-        std::fs::rename(&home.caches.notes, &aside).unwrap();
-        std::fs::write(&home.caches.notes, "a file").unwrap();
-        home.caches.take(&turn, &name, &wanted, || Ok(BTreeSet::new())).unwrap_err();
-        assert!(first.exists(), "notes that can't be listed are not none");
-    }
-
-    #[test]
-    fn a_link_in_place_of_a_cache_leads_nowhere() {
-        let home = Home::new();
-        let elsewhere = tempfile::tempdir().unwrap();
-        std::fs::write(elsewhere.path().join("file"), "").unwrap();
-        let owner = elsewhere.path().metadata().unwrap().uid();
-        let cache = home.take("pv-1", "sh-1", 60, &[]).unwrap();
-        std::fs::remove_dir(&cache).unwrap();
-        symlink(elsewhere.path(), &cache).unwrap();
-        home.take("pv-1", "sh-1", 60, &[]).unwrap_err();
-        home.take("pv-2", "sh-2", 60, &[]).unwrap();
-        assert!(cache.symlink_metadata().is_err(), "the link went to make room");
-        assert_eq!(elsewhere.path().metadata().unwrap().uid(), owner);
-        assert!(elsewhere.path().join("file").exists());
-    }
-
-    #[test]
-    fn a_disk_that_went_with_its_pod_has_no_caches_and_an_old_pod_none() {
-        let home = Home::new();
-        let cache = home.take("pv-1", "sh-1", 60, &[]).unwrap();
-        std::fs::remove_dir(&cache).unwrap();
-        home.take("pv-2", "sh-2", 90, &["sh-1"]).unwrap();
-        std::fs::remove_file(home.comm.engines_cache()).unwrap();
-        assert!(home.take("pv-2", "sh-2", 90, &[]).unwrap_err().contains("delete the pod"));
-        let without = Caches::of(home.folder.path(), None);
-        assert!(!without.has_disk() && without.directory(&home.comm, "x").is_none());
-    }
-}
+mod tests;

@@ -448,12 +448,17 @@ impl Node {
         }
         let share = self.shares.get(name).unwrap_or_default();
         self.check_keys(request, &share)?;
-        let share = Share { pod: pod.uid.clone(), ..share };
+        // From now on its engine may use its cache: nobody else gets it meanwhile.
+        let share = Share { pod: pod.uid.clone(), without_cache: false, ..share };
         self.shares.put(name, &share)?;
         let user = self.pods.begin(pod, name, deadline).await?;
         let comm = self.comm(&pod.uid, name);
         let (args, cache) = self.args(request, name, pod, (user, deadline)).await?;
-        self.shares.put(name, &Share { cache, ..share })?;
+        let share = match cache {
+            Some((cache, mib)) => Share { cache: Some(cache), cache_mib: Some(mib), ..share },
+            None => Share { without_cache: true, ..share },
+        };
+        self.shares.put(name, &share)?;
         let mut env = request.env.clone();
         if let Some(profile) = self.write_credentials(request, &pod.uid, &comm)? {
             let leads = profile.env(&Comm::in_pod().of_source(name).credentials());
@@ -486,7 +491,7 @@ impl Node {
                 tracing::warn!("after a failure, ending the mounter of {name}: {error}");
             }
         }
-        share.cache.iter().for_each(|cache| self.caches.leave(cache));
+        share.used_cache().into_iter().for_each(|cache| self.caches.leave(cache, name));
         if let Err(error) = self.shares.forget(name) {
             tracing::warn!("after a failure, forgetting {name}: {error}");
         }

@@ -31,8 +31,24 @@ pub(super) struct Share {
     pub(super) place: String,
     /// Whether the source was mounted with the keys of a Secret.
     pub(super) of_secret: bool,
-    /// The cache of its engine.
+    /// The cache of its engine. A source that is mounted without its cache keeps this name: the cache may be taken again.
     pub(super) cache: Option<String>,
+    /// The size of that cache, in MiB. A driver of before did not note it.
+    pub(super) cache_mib: Option<u64>,
+    /// Whether its engine runs without a cache.
+    pub(super) without_cache: bool,
+}
+
+impl Share {
+    /// The cache that its engine may use.
+    pub(super) fn used_cache(&self) -> Option<&String> {
+        self.cache.as_ref().filter(|_| !self.without_cache)
+    }
+
+    /// Whether the note could be read.
+    pub(super) fn is_readable(&self) -> bool {
+        !self.key.is_empty()
+    }
 }
 
 /// Writes a note, whole or not at all, also if the machine loses power.
@@ -131,10 +147,9 @@ impl Shares {
         if let Chosen::New(name) = &chosen {
             let share = Share {
                 key: key.to_owned(),
-                pod: String::new(),
                 place: request.place.clone(),
                 of_secret: request.of_secret,
-                cache: None,
+                ..Share::default()
             };
             self.put(name, &share)?;
         }

@@ -14,6 +14,7 @@ use mountpoint::sync::Arc;
 use tokio::time::{Instant, timeout};
 
 use super::Node;
+use super::shares::Share;
 use crate::contract::comm::{self, Comm};
 use crate::mounter::comm_files::CommFiles;
 use crate::mounter::idle::Unmounting;
@@ -117,8 +118,8 @@ impl Node {
         if let Some(files) = &files {
             files.remove_credentials().map_err(|error| format!("removing credentials: {error}"))?;
         }
-        if let Some(cache) = share.as_ref().and_then(|share| share.cache.as_ref()) {
-            self.caches.leave(cache);
+        if let Some(cache) = share.as_ref().and_then(Share::used_cache) {
+            self.caches.leave(cache, name);
         }
         let forgotten = match share {
             Some(_) => self.shares.forget(name),
