@@ -283,9 +283,11 @@ impl Node {
     /// Mounts a source again after its engine ended, and binds its targets to the new mount. Returns `false` if no new mount was made.
     async fn revive(self: &Arc<Self>, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
-        let Some(key) = self.shares.get(name).map(|share| share.key) else { return Ok(false) };
+        // A source whose note can't be read is not mounted again: the next call for each of its targets finds another source.
+        let share = || self.shares.get(name).filter(Share::is_readable);
+        let Some(key) = share().map(|share| share.key) else { return Ok(false) };
         let _share = self.locks.lock(&key).await;
-        let (Some(share), Some(served)) = (self.shares.get(name), self.revivals.of(name)) else {
+        let (Some(share), Some(served)) = (share(), self.revivals.of(name)) else {
             return Ok(false);
         };
         let comm = self.comm(&share.pod, name);
@@ -357,6 +359,7 @@ impl Node {
             })?;
         }
         match (source, source.and_then(|name| self.shares.get(name))) {
+            (Some(name), Some(share)) if !share.is_readable() => self.refuse_keys(request, name)?,
             (Some(name), Some(share)) => {
                 self.check_keys(request, &share)?;
                 let comm = self.comm(&share.pod, name);
@@ -495,6 +498,18 @@ impl Node {
         if let Err(error) = self.shares.forget(name) {
             tracing::warn!("after a failure, forgetting {name}: {error}");
         }
+    }
+
+    /// Refuses keys for a source whose note can't be read: its pod is not known, nor whether its keys come from a Secret.
+    fn refuse_keys(&self, request: &MountRequest, name: &str) -> Result<()> {
+        if request.credentials.is_none() {
+            return Ok(());
+        }
+        Err(Error::internal(format!(
+            "PersistentVolume {} stays mounted and gets no new keys, since the driver's note shared/{name} on the node {} can't be read: end \
+             the pods with this volume there; a minute later it is mounted anew",
+            request.volume, self.config.node
+        )))
     }
 
     /// Refuses to use the driver's keys for a volume that names a Secret.

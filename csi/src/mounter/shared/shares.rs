@@ -175,7 +175,7 @@ impl Shares {
         Ok(names)
     }
 
-    /// The source of this name.
+    /// The source of this name. A note that can't be read is not [`Share::is_readable`].
     pub(super) fn get(&self, name: &str) -> Option<Share> {
         match std::fs::read(self.directory.join(Some(name).filter(|name| is_source(name))?)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

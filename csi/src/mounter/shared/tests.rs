@@ -415,6 +415,40 @@ fn a_refused_mount_leaves_no_source_and_its_next_attempt_succeeds() {
     });
 }
 
+/// Goal: keys never go to a place that nobody knows, and the error tells the way out.
+#[test]
+fn a_source_whose_note_is_unreadable_gets_no_keys_and_serves_on() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            home.mount("pv-1", "w1").await.unwrap();
+            let (name, dead) = (home.source_of("pv-1", "w1"), home.device("pv-1", "w1"));
+            let note = comm::plugin_directory(&home.kubelet).join("shared").join(&name);
+            std::fs::write(&note, "half").unwrap();
+            let why = home.mount("pv-1", "w1").await.unwrap_err().to_string();
+            assert!(why.contains(&format!("shared/{name}")) && why.contains("can't be read"), "{why}");
+            let without_keys = MountRequest { credentials: None, ..home.request("pv-1", "w1") };
+            home.mounter.mount(without_keys).await.unwrap();
+            assert_eq!(home.device("pv-1", "w1"), dead, "it serves on");
+
+            home.pod.source(&name).kill_engine();
+            home.pod.source(&name).listen();
+            assert!(!home.mounter.node.revive(&name).await.unwrap());
+            assert_eq!(std::fs::read_to_string(&note).unwrap(), "half", "no other note takes its place");
+            home.mount("pv-1", "w1").await.unwrap();
+            let other = home.source_of("pv-1", "w1");
+            assert_ne!(other, name);
+            assert!(home.keys("pod-uid", &other, "pv-1").contains("key-1"));
+            // The task that bound the target may have it locked still.
+            while home.mounter.unmount(&home.target("pv-1", "w1")).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+            home.mounter.node.unmount_source(&name).await.unwrap();
+            let files = CommFiles::open(&Comm::on_host(&home.kubelet, "pod-uid").of_source(&name)).unwrap();
+            assert!(files.exit_announced() && !note.exists(), "its mounter ends");
+        })
+    });
+}
+
 /// Goal: a cache is warm when its volume comes again, and volumes without room are mounted and explained.
 #[test]
 fn a_cache_outlives_its_source_until_another_volume_needs_the_room() {

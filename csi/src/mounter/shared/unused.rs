@@ -86,7 +86,9 @@ impl Node {
             return Ok(());
         }
         let comm = match &share {
-            Some(share) => Some(self.comm(&share.pod, name)),
+            Some(share) if share.is_readable() => Some(self.comm(&share.pod, name)),
+            // The pod of before has ended, or the present one has the source.
+            Some(_) => self.pods.known().map(|uid| self.comm(&uid, name)),
             None => {
                 Notes::of(&self.config.kubelet).uid(name).map(|uid| Comm::on_host(&self.config.kubelet, &uid))
             }
