@@ -65,7 +65,8 @@ impl Queue {
         }
     }
 
-    /// Notes that a worker failed with a group. Returns the wait until the retry: the backoff, or `rest` if that is longer; 60 s at most.
+    /// Notes that a worker failed with a group. Returns the wait until the retry: the backoff, or `rest` if that is longer; 60 s at most. An
+    /// event shortens it, also one that came during the work.
     pub fn failed(&mut self, group: Group, rest: Duration, now: Instant) -> Duration {
         self.busy.remove(&group);
         let before = self.failures.get(&group).map_or(0, |failures| failures.count);
@@ -73,8 +74,11 @@ impl Queue {
         let wait = backoff.max(rest).min(RETRY_LAST);
         let not_before = now + wait.min(RETRY_AT_EVENT.max(rest));
         self.failures.insert(group.clone(), Failures { count: before + 1, not_before });
-        // An event during the work does not shorten the wait: a busy cluster would keep the worker in a loop.
-        self.due.insert(group, now + wait);
+        // An event during the work counts like one after it: it may be about the cause. It can't keep the worker in a loop, since
+        // `not_before` grows up to `RETRY_AT_EVENT`.
+        let event = self.due.get(&group).map(|at| (*at).max(not_before));
+        let retry = now + wait;
+        self.due.insert(group, event.map_or(retry, |event| event.min(retry)));
         wait
     }
 }
@@ -121,6 +125,32 @@ mod tests {
         assert_eq!(queue.failed(group("a"), Duration::ZERO, now), RETRY_FIRST);
     }
 
+    /// Lets a group fail until its waits have their longest.
+    fn fail_often(queue: &mut Queue, now: Instant) {
+        for _ in 0..20 {
+            queue.failed(group("a"), Duration::ZERO, now);
+            assert_eq!(queue.take(now + RETRY_LAST), Some(group("a")));
+        }
+        queue.failed(group("a"), Duration::ZERO, now);
+    }
+
+    /// Goal: the only news of a mended cause is not lost because it came while a worker still failed.
+    #[test]
+    fn an_event_during_an_attempt_that_fails_shortens_a_long_wait() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        fail_often(&mut queue, now);
+        let later = now + RETRY_LAST;
+        assert_eq!(queue.take(later), Some(group("a")));
+        queue.add(group("a"), later);
+        assert_eq!(queue.failed(group("a"), Duration::ZERO, later), RETRY_LAST);
+        assert_eq!(queue.next(), Some(later + RETRY_AT_EVENT));
+        // The API server asked for a pause.
+        assert_eq!(queue.take(later + RETRY_AT_EVENT), Some(group("a")));
+        queue.add(group("a"), later);
+        queue.failed(group("a"), Duration::from_secs(7), later);
+        assert_eq!(queue.next(), Some(later + Duration::from_secs(7)));
+    }
+
     #[test]
     fn an_event_after_a_failure_shortens_a_long_wait_and_skips_none() {
         let (mut queue, now) = (Queue::default(), Instant::now());
@@ -129,9 +159,7 @@ mod tests {
         queue.add(group("a"), now);
         assert_eq!((queue.take(now + ms(49)), queue.take(now + ms(50))), (None, Some(group("a"))));
         // The last wait is of a minute.
-        for _ in 0..20 {
-            queue.failed(group("a"), Duration::ZERO, now);
-        }
+        fail_often(&mut queue, now);
         assert_eq!(queue.next(), Some(now + RETRY_LAST));
         queue.add(group("a"), now + ms(10));
         assert_eq!(queue.next(), Some(now + RETRY_AT_EVENT));
