@@ -265,7 +265,10 @@ fn serve(
     }
     drop(stream);
     match kept {
-        Some(kept) => go_on(config, cache, serving, (message, kept, false), (ended, None)),
+        Some(kept) => {
+            let no_state_left = NoStateLeft(&config.comm);
+            go_on(config, cache, serving, (message, kept, false), (ended, None), no_state_left)
+        }
         None => Ok(ended),
     }
 }
@@ -316,7 +319,7 @@ fn adopt(
     }
     drop(stream);
     let since = (!serves).then_some((died, death));
-    go_on(config, cache, serving, (message, kept, is_upgrade), (ended, since))
+    go_on(config, cache, serving, (message, kept, is_upgrade), (ended, since), no_state_left)
 }
 
 fn stays_held(why: &str) -> Error {
@@ -340,16 +343,17 @@ fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Opti
 }
 
 /// Starts engine after engine on a device whose engine has ended, until one ends other than by death, or too many have died.
-/// `is_upgrade`: the container before had another image, which can go on with the mount.
+/// `is_upgrade`: the container before had another image, which can go on with the mount. A mount that is left to that image keeps its state file:
+/// the holder writes its own a moment later, and until then the node must not treat the mount as hung.
 fn go_on(
     config: &Config,
     cache: &OwnCache,
     serving: &Serving,
     (message, mut kept, is_upgrade): (&MountMessage, Kept, bool),
     (mut ended, mut since): (Ended, Option<(Instant, Timestamp)>),
+    no_state_left: NoStateLeft<'_>,
 ) -> Result<Ended> {
     let mut deaths = Deaths::default();
-    let _no_state_left = NoStateLeft(&config.comm);
     loop {
         if !end_of(&ended, &kept, &config.comm).is_death() {
             return Ok(ended);
@@ -367,8 +371,12 @@ fn go_on(
             // The reconciler restores the image of before when this container ends, as long as the node asks for the upgrade.
             let goes_back = is_upgrade && kept.is_held() && !serving.is_told_to_end();
             if goes_back && upgrade::is_asked(&config.comm) {
+                let error = stays_held(&ended.why());
+                note_error(&config.comm, &error.to_string());
+                note_state(&config.comm, Restarting { since: death });
+                std::mem::forget(no_state_left);
                 kept.leave();
-                return Err(stays_held(&ended.why()));
+                return Err(error);
             }
             tracing::error!("the engine dies again and again, and the mount is given up");
             return Ok(ended);

@@ -217,6 +217,12 @@ fn a_pod_that_starts_no_engine_again_refuses_a_mount_that_a_holder_brings() {
 }
 
 impl Pod {
+    /// Whether the state file says so, as the node's driver reads it.
+    fn is_restarting(&self) -> bool {
+        let state = fs::read_to_string(self.config.comm.state()).unwrap_or_default();
+        Restarting::read(&state, Timestamp::now()).is_some()
+    }
+
     /// Asks for the mount to be left, as the node's driver does.
     fn ask_hand_over(&self) {
         let word = HandingOver { since: Timestamp::now() };
@@ -346,9 +352,13 @@ fn an_engine_of_another_image_that_dies_five_times_leaves_the_mount() {
         if is_withdrawn {
             assert_eq!(outcome.unwrap(), Outcome::Unmounted);
             assert_eq!(said.unwrap(), crate::contract::hold::END.len(), "the holder lets go");
+            assert!(!pod.config.comm.state().exists());
         } else {
             let error = outcome.unwrap_err().to_string();
             assert!(error.contains("stays with the node's holder"), "{error}");
+            // The node looks before the holder has written its own state.
+            assert!(pod.error().unwrap().contains("signal: 9"), "{:?}", pod.error());
+            assert!(pod.is_restarting(), "it does not hang");
             assert_eq!(
                 said.unwrap_err().kind(),
                 io::ErrorKind::WouldBlock,
