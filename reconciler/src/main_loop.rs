@@ -45,6 +45,9 @@ pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 pub struct Health {
     /// Whether all caches are filled.
     pub ready: bool,
+    /// Whether groups were due while this process did not lead, and wait until it does. An expired Lease wakes nobody, so no change of the
+    /// leadership tells this.
+    pub missed: bool,
     /// The time of the last turn of the wheel.
     pub turned: Instant,
 }
@@ -117,7 +120,7 @@ impl MainLoop {
             agent: false,
             accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
-        let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
+        let health = channel::channel(Health { ready: false, missed: true, turned: Instant::now() }).0;
         Self { cache, seen, applier, leadership, health, upgrades: None }
     }
 
@@ -179,7 +182,6 @@ impl MainLoop {
         let mut pulse = tokio::time::interval(TURNS_EVERY);
         let mut leadership = self.leadership.clone();
         let (mut ready, mut stopped) = (false, false);
-        // Whether groups were due while this process did not lead. An expired Lease wakes nobody, so no change of the leadership tells this.
         let mut missed = true;
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
@@ -188,7 +190,7 @@ impl MainLoop {
         let mut index = None;
         loop {
             let now = Instant::now();
-            self.health.send_replace(Health { ready, turned: now });
+            self.health.send_replace(Health { ready, missed, turned: now });
             metrics.leads(gate.holds());
             while !stopped
                 && working.len() < WORKERS

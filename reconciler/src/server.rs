@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_stopped_wheel_is_not_healthy_and_empty_caches_are_not_ready() {
         let now = Instant::now();
-        let health = Health { ready: false, turned: now };
+        let health = Health { ready: false, missed: false, turned: now };
         assert_eq!(lively(&health).0, StatusCode::OK);
         assert_eq!(readiness(&health).0, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(readiness(&Health { ready: true, ..health }).0, StatusCode::OK);

@@ -20,15 +20,9 @@ fn value(page: &str, series: &str) -> f64 {
 
 #[tokio::test]
 async fn the_page_has_attachments_workloads_by_volume_and_start_times_of_pods() {
-    let cluster = Cluster::new();
-    cluster.put("persistentvolumes", fixtures::volume("pv"));
-    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
-    for name in ["w1", "w2"] {
-        cluster.put("pods", fixtures::workload(name, "node", "pv"));
-    }
+    let (cluster, group) = Cluster::with(&["w1", "w2"]);
     let applier = cluster.applier();
     let metrics = applier.metrics();
-    let group = Group { node: "node".into(), volume: "pv".into() };
     // The second joins once the attachment is seen.
     for _ in 0..2 {
         for effect in plan(&cluster.cache().facts(&group, VERSION, cluster.now())).effects {
@@ -55,12 +49,8 @@ async fn the_page_has_attachments_workloads_by_volume_and_start_times_of_pods() 
 
 #[tokio::test]
 async fn a_pod_that_is_refused_or_not_taken_is_counted_by_its_reason() {
-    let cluster = Cluster::new();
-    cluster.put("persistentvolumes", fixtures::volume("pv"));
-    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
-    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let (cluster, group) = Cluster::with(&["w"]);
     let applier = cluster.applier();
-    let group = Group { node: "node".into(), volume: "pv".into() };
     let plan = plan(&cluster.cache().facts(&group, VERSION, cluster.now()));
     for code in [403, 403, 500] {
         cluster.lock().refuse_pods = Some((code, "exceeded quota".into()));
@@ -77,12 +67,8 @@ async fn a_pod_that_is_refused_or_not_taken_is_counted_by_its_reason() {
 /// Goal: in normal work no failure is counted, so that an alert on failures means something.
 #[tokio::test]
 async fn a_plan_whose_facts_changed_is_a_conflict_and_no_failure() {
-    let cluster = Cluster::new();
-    cluster.put("persistentvolumes", fixtures::volume("pv"));
-    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
-    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let (cluster, group) = Cluster::with(&["w"]);
     let applier = cluster.applier();
-    let group = Group { node: "node".into(), volume: "pv".into() };
     let facts = || cluster.cache().facts(&group, VERSION, cluster.now());
     carry_out(&applier, &Leadership::forever(), facts()).await.unwrap();
     // The cache has lost a pod that the API server has.

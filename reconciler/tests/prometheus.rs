@@ -84,7 +84,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
             metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node
         })
     };
-    let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
+    let health = tokio::sync::watch::channel(Health { ready: true, missed: false, turned: Instant::now() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = listener.local_addr().unwrap().to_string();
     let serving = tokio::spawn(async move { axum::serve(listener, server::router(health.1, page)).await });

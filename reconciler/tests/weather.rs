@@ -12,7 +12,6 @@ use csi::contract::pod;
 use fixtures::{Cluster, Fault, NAMESPACE, On, Trouble};
 use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
-use reconciler::facts::Group;
 use reconciler::leader::Leadership;
 use reconciler::main_loop::{Health, MainLoop, SWEEP_EVERY, carry_out};
 use serde_json::{Value, json};
@@ -40,10 +39,8 @@ impl World {
     }
 
     fn led_by(leadership: Leadership, what: String, change: impl FnOnce(&Cluster)) -> Self {
-        let cluster = Cluster::new();
+        let (cluster, _) = Cluster::with(&[]);
         cluster.lock().now = Timestamp::now();
-        cluster.put("persistentvolumes", fixtures::volume("pv"));
-        cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
         change(&cluster);
         let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), leadership);
         let health = main_loop.health();
@@ -246,11 +243,7 @@ async fn deletes_that_take_their_time_lose_no_workload_that_comes_meanwhile() {
 /// Goal: a server that has too many requests gets no more of them.
 #[tokio::test]
 async fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
-    let cluster = Cluster::new();
-    cluster.put("persistentvolumes", fixtures::volume("pv"));
-    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
-    cluster.put("pods", fixtures::workload("w", "node", "pv"));
-    let group = Group { node: "node".into(), volume: "pv".into() };
+    let (cluster, group) = Cluster::with(&["w"]);
     let seconds = |n| Some(Duration::from_secs(n));
     for (resource, trouble, rest) in [
         ("pods", Trouble::Refused { code: 429, retry_after_s: 7 }, seconds(7)),
@@ -272,23 +265,20 @@ async fn a_workload_that_came_while_the_lease_had_run_out_is_served_at_once() {
     let (until, told) = watch::channel(far);
     let (world, begun) =
         (World::led_by(Leadership::until(told), "a Lease".to_owned(), |_| {}), Instant::now());
-    world.cluster.put("pods", fixtures::workload("w", "node", "pv"));
-    world.until("the first workload is served", |cluster| serves(cluster, &["uid-of-w"])).await;
+    // A renewal, after which nothing is missed: the cluster has no group.
+    world.until("the caches are filled", |_| world.health.borrow().ready).await;
+    until.send_replace(far);
+    world.until("nothing is missed", |_| !world.health.borrow().missed).await;
     // An expiry notifies nobody.
     until.send_if_modified(|until| {
         *until = Some(Instant::now());
         false
     });
-    let mut health = world.health.clone();
-    health.mark_unchanged();
-    world.cluster.put("pods", fixtures::workload("w2", "node", "pv"));
-    // The loop sees the workload in one turn, and leaves its group in the next.
-    for _ in 0..3 {
-        health.changed().await.unwrap();
-    }
-    assert!(serves(&world.cluster, &["uid-of-w"]), "nobody leads");
+    world.cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    world.until("its group waits", |_| world.health.borrow().missed).await;
+    assert!(world.cluster.attachments().is_empty(), "nobody leads");
     until.send_replace(far);
-    world.until("both are served", |cluster| serves(cluster, &["uid-of-w", "uid-of-w2"])).await;
+    world.until("it is served", |cluster| serves(cluster, &["uid-of-w"])).await;
     assert!(begun.elapsed() < SWEEP_EVERY, "a sweep found it");
     world.end().await;
 }
@@ -296,11 +286,7 @@ async fn a_workload_that_came_while_the_lease_had_run_out_is_served_at_once() {
 /// Goal: a plan that was cut short is made again.
 #[tokio::test]
 async fn a_plan_whose_lease_runs_out_meanwhile_is_made_again() {
-    let cluster = Cluster::new();
-    cluster.put("persistentvolumes", fixtures::volume("pv"));
-    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
-    cluster.put("pods", fixtures::workload("w", "node", "pv"));
-    let group = Group { node: "node".into(), volume: "pv".into() };
+    let (cluster, group) = Cluster::with(&["w"]);
     let facts = cluster.cache().facts(&group, VERSION, cluster.now());
     let expired = Leadership::until(watch::channel(Some(Instant::now())).1);
     let left = carry_out(&cluster.applier(), &expired, facts).await.unwrap_err();
