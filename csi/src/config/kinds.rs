@@ -17,12 +17,8 @@ impl FromStr for MounterKind {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text.trim() {
-            "pod" => Ok(Self::Pod),
-            "shared" => Ok(Self::Shared),
-            "systemd" => Ok(Self::Systemd),
-            _ => Err("must be pod, shared or systemd (node.mounter in the chart)".to_owned()),
-        }
+        let all = [("pod", Self::Pod), ("shared", Self::Shared), ("systemd", Self::Systemd)];
+        one_of(text, &all, "node.mounter")
     }
 }
 
@@ -39,10 +35,34 @@ impl FromStr for Degraded {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text.trim() {
-            "unavailable" => Ok(Self::Unavailable),
-            "systemd" => Ok(Self::Systemd),
-            _ => Err("must be unavailable or systemd (node.degraded in the chart)".to_owned()),
-        }
+        let all = [("unavailable", Self::Unavailable), ("systemd", Self::Systemd)];
+        one_of(text, &all, "node.degraded")
+    }
+}
+
+/// The choice that a word names. The error tells all words, and the `value` of the chart that has it.
+fn one_of<T: Copy>(text: &str, all: &[(&str, T)], value: &str) -> std::result::Result<T, String> {
+    if let Some((_, chosen)) = all.iter().find(|(word, _)| *word == text.trim()) {
+        return Ok(*chosen);
+    }
+    let words: Vec<_> = all.iter().map(|(word, _)| *word).collect();
+    let words = words
+        .split_last()
+        .map_or_else(String::new, |(last, first)| format!("{} or {last}", first.join(", ")));
+    Err(format!("must be {words} ({value} in the chart)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_choice_and_any_other_is_told_all_of_them() {
+        assert_eq!("shared\n".parse(), Ok(MounterKind::Shared));
+        assert_eq!("systemd".parse(), Ok(Degraded::Systemd));
+        let why = "Pod".parse::<MounterKind>().unwrap_err();
+        assert_eq!(why, "must be pod, shared or systemd (node.mounter in the chart)");
+        let why = "".parse::<Degraded>().unwrap_err();
+        assert_eq!(why, "must be unavailable or systemd (node.degraded in the chart)");
     }
 }
