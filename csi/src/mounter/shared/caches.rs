@@ -24,7 +24,7 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::shares::{Share, write_note};
+use super::shares::{Share, noted, write_note};
 use crate::contract::comm::Comm;
 use crate::contract::{cache, comm, digest};
 use crate::mounter::MountRequest;
@@ -265,8 +265,8 @@ impl Caches {
 
     /// Removes notes whose directory went with its pod, and directories without a note that no source uses.
     fn forget_missing(&self, root: &Path, others: &Sources) -> io::Result<()> {
-        let noted = self.names()?;
-        for name in &noted {
+        let with_note = self.names()?;
+        for name in &with_note {
             match root.join(name).symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => self.forget(name)?,
                 Err(error) => return Err(error),
@@ -276,7 +276,7 @@ impl Caches {
         let used: BTreeSet<_> = used(others).collect();
         for entry in std::fs::read_dir(root)? {
             let entry = entry?;
-            let is_unknown = |name: &str| is_name(name) && !noted.contains(name) && !used.contains(name);
+            let is_unknown = |name: &str| is_name(name) && !with_note.contains(name) && !used.contains(name);
             if entry.file_name().to_str().is_some_and(is_unknown) {
                 remove(&entry.path())?;
             }
@@ -286,15 +286,7 @@ impl Caches {
 
     /// The names of the caches with a note, whatever it says.
     fn names(&self) -> io::Result<BTreeSet<String>> {
-        let entries = match std::fs::read_dir(&self.notes) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-            entries => entries?,
-        };
-        let mut names = BTreeSet::new();
-        for entry in entries {
-            names.extend(entry?.file_name().into_string().ok().filter(|name| is_name(name)));
-        }
-        Ok(names)
+        noted(&self.notes, is_name)
     }
 
     /// All caches. `unreadable` tells the state of one whose note is lost or can't be read.

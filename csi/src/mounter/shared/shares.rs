@@ -61,6 +61,19 @@ pub(super) fn write_note(directory: &Path, name: &str, note: &impl Serialize) ->
     std::fs::rename(&temporary, directory.join(name))
 }
 
+/// The names of all notes in a directory, whatever they say. A directory that is not there has none.
+pub(super) fn noted(directory: &Path, is_name: impl Fn(&str) -> bool) -> io::Result<BTreeSet<String>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries?,
+    };
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string().ok().filter(|name| is_name(name)));
+    }
+    Ok(names)
+}
+
 /// The option that tells the store the versions of the driver and of Kubernetes.
 const OF_VERSIONS: &str = "--user-agent-prefix=";
 
@@ -164,15 +177,7 @@ impl Shares {
 
     /// The names of all sources.
     pub(super) fn names(&self) -> io::Result<BTreeSet<String>> {
-        let entries = match std::fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-            entries => entries?,
-        };
-        let mut names = BTreeSet::new();
-        for entry in entries {
-            names.extend(entry?.file_name().into_string().ok().filter(|name| is_source(name)));
-        }
-        Ok(names)
+        noted(&self.directory, is_source)
     }
 
     /// The source of this name. A note that can't be read is not [`Share::is_readable`].
