@@ -78,8 +78,10 @@ impl Node {
     }
 
     pub(super) async fn unmount_source(&self, name: &str) -> Result<(), String> {
+        let key = self.shares.get(name).map(|share| share.key);
+        let _source = self.locks.lock(key.as_deref().unwrap_or(name)).await;
+        // A mount that held the lock may have moved the source to another pod.
         let share = self.shares.get(name);
-        let _source = self.locks.lock(share.as_ref().map_or(name, |share| &share.key)).await;
         let mounts = Mounts::read().map_err(|error| format!("reading the table of mounts: {error}"))?;
         // Targets of a dead mount are bound to no source until the source is mounted again, and that needs its note.
         if self.has_targets(&mounts, name) || self.revivals.of(name).is_some() {
