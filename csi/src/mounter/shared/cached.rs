@@ -95,7 +95,9 @@ impl Node {
         let mut sources: Sources = self.shares.names()?.into_iter().map(noted).collect();
         for entry in std::fs::read_dir(Comm::on_host(&self.config.kubelet, pod).directory())? {
             let name = entry?.file_name().into_string().ok().filter(|name| is_source(name));
-            name.into_iter().for_each(|name| drop(sources.entry(name).or_default()));
+            if let Some(name) = name {
+                sources.entry(name).or_default();
+            }
         }
         Ok(sources)
     }

@@ -168,8 +168,8 @@ fn to_remove(
 
 fn unreadable(name: &str) -> String {
     format!(
-        "neither the driver's note {NOTES}/{name} on the node nor one of a source tells who uses that cache and its size, so the room beside it is not \
-         known: delete the note, and the directory of that name on the disk, while no pod of the node uses its volume"
+        "the driver's note {NOTES}/{name} on the node can't be read, and no note of a source tells who uses that cache, so the room beside it is \
+         not known: delete the note, and the directory of that name on the disk, while no pod of the node uses its volume"
     )
 }
 
@@ -231,8 +231,9 @@ impl Caches {
         let state = |other: &str| by_sources(other, &others, had.clone().filter(|_| other == name));
         let all = self.all(&root, &others, state);
         let all = all.map_err(|error| failed("reading the notes on caches", error))?;
-        let may_use = |share: &Option<Share>| share.as_ref().is_none_or(|share| !share.without_cache);
-        let users = others.iter().filter(|(_, share)| may_use(share)).map(|(source, _)| &**source).collect();
+        let may_use = |share: Option<&Share>| share.is_none_or(|share| !share.without_cache);
+        let users = others.iter().filter(|(_, share)| may_use(share.as_ref()));
+        let users = users.map(|(source, _)| &**source).collect();
         for other in to_remove(&all, &users, (name, wanted.mib), max)? {
             tracing::info!("the cache {other} goes, to make room for that of {}", wanted.source);
             remove(&root.join(&other)).map_err(|error| failed("removing an earlier cache", error))?;
@@ -333,7 +334,7 @@ impl Caches {
 
 /// The caches that sources may use, by the sources' own notes.
 fn used(sources: &Sources) -> impl Iterator<Item = &str> {
-    sources.values().flatten().filter_map(|share| share.used_cache()).map(String::as_str)
+    sources.values().flatten().filter_map(Share::used_cache).map(String::as_str)
 }
 
 /// Removes a directory with all its content, or any other file that a pod put in its place. Follows no link.
