@@ -221,10 +221,10 @@ impl Caches {
         let max = self.disk.as_ref().map_or(0, |disk| disk.mib);
         // Sources that begin later wait for their turn before they take a cache.
         let mut others = sources().map_err(|error| failed("looking for the sources of caches", error))?;
-        let own = others.remove(wanted.source).flatten();
+        let its = others.remove(wanted.source).flatten();
         self.forget_missing(&root, &others).map_err(|error| failed("looking at its caches", error))?;
-        let had = own.filter(|own| own.cache.as_deref() == Some(name)).map(|own| Kept {
-            mib: own.cache_mib.unwrap_or(wanted.mib),
+        let had = its.filter(|its| its.cache.as_deref() == Some(name)).map(|its| Kept {
+            mib: its.cache_mib.unwrap_or(wanted.mib),
             source: wanted.source.to_owned(),
             used: now(),
         });
