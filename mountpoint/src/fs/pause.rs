@@ -4,12 +4,12 @@
 //! object under the old name, a removal would leave the copy. So sends of the stage below both directories wait until the rename ends,
 //! removals, renames and new directories as well; and the rename waits for those that began before it.
 //!
-//! Without a stage the close of a file does not wait, since the rename itself may end that file: what it stores late stays under the old
-//! name.
+//! Without a stage the close of a file does not wait, since the rename itself may end that file. What is stored meanwhile is noted here, and
+//! the rename moves it at its end.
 
 use tokio::sync::watch;
 
-use crate::object::ObjectKey;
+use crate::object::{ETag, ObjectKey};
 use crate::sync::{Arc, Mutex};
 
 /// The directories that are being renamed, and the changes of names in progress.
@@ -28,8 +28,17 @@ struct Entry {
     number: u64,
     /// Keys of both directories, with their `/`; or the names that change, without.
     keys: Vec<ObjectKey>,
+    /// Files that were stored below the first directory since.
+    late: Vec<Late>,
     /// Closed when the rename or the change ends.
     end: watch::Receiver<()>,
+}
+
+/// A file that was stored below a directory during the directory's rename.
+#[derive(Debug)]
+pub(in crate::fs) struct Late {
+    pub(in crate::fs) key: ObjectKey,
+    pub(in crate::fs) etag: ETag,
 }
 
 /// A guard: sends and changes below two directories wait until it is dropped.
@@ -51,7 +60,7 @@ impl State {
     fn entry(&mut self, keys: Vec<ObjectKey>) -> (Entry, watch::Sender<()>) {
         let (sender, end) = watch::channel(());
         self.next += 1;
-        (Entry { number: self.next, keys, end }, sender)
+        (Entry { number: self.next, keys, late: Vec::new(), end }, sender)
     }
 
     fn pause_above(&self, key: &ObjectKey) -> Option<&Entry> {
@@ -103,6 +112,19 @@ impl Pauses {
         }
     }
 
+    /// Takes in that a file is stored. `tell` tells the tree of names: either the rename of a directory above hears of the file before its
+    /// end, or `tell` finds the file under its new name.
+    pub(super) fn stored(&self, key: &ObjectKey, etag: &ETag, tell: impl FnOnce()) {
+        let mut state = self.0.lock();
+        let is_above = |paused: &&mut Entry| {
+            paused.keys.first().is_some_and(|from| key.as_str().starts_with(from.as_str()))
+        };
+        for paused in state.paused.iter_mut().filter(is_above) {
+            paused.late.push(Late { key: key.clone(), etag: etag.clone() });
+        }
+        tell();
+    }
+
     fn begin_change(&self, keys: &[ObjectKey]) -> Option<Change> {
         let mut state = self.0.lock();
         if keys.iter().any(|key| state.pause_above(key).is_some()) {
@@ -122,6 +144,20 @@ impl Pause {
             // An error means that the change has ended.
             let _ = end.changed().await;
         }
+    }
+
+    /// Takes the files that were stored below the old name since the last call.
+    pub(in crate::fs) fn take_late(&self) -> Vec<Late> {
+        let mut state = self.0.pauses.0.lock();
+        let own = state.paused.iter_mut().find(|paused| paused.number == self.0.number);
+        own.map_or_else(Vec::new, |own| std::mem::take(&mut own.late))
+    }
+
+    /// Tells the tree of names by `tell` that the directory has its new name, unless a file was stored below the old name meanwhile.
+    pub(in crate::fs) fn unless_late<T>(&self, tell: impl FnOnce() -> T) -> Option<T> {
+        let state = self.0.pauses.0.lock();
+        let is_late = |paused: &Entry| paused.number == self.0.number && !paused.late.is_empty();
+        (!state.paused.iter().any(is_late)).then(tell)
     }
 
     fn change_below(&self) -> Option<watch::Receiver<()>> {
@@ -166,6 +202,19 @@ mod tests {
         assert!(pauses.has(&"a/c/x".into()) && !pauses.has(&"a/x".into()));
         drop(second);
         waiting.await.unwrap();
+    }
+
+    #[test]
+    fn a_rename_hears_of_each_file_stored_below_the_old_name_before_its_end() {
+        let pauses = Pauses::default();
+        let store = |key: &str| pauses.stored(&key.into(), &ETag::new("\"1\""), || ());
+        store("a/before");
+        let pause = pauses.begin(["a/".into(), "b/".into()]);
+        ["a/x", "b/x", "ab"].map(store);
+        assert_eq!(pause.unless_late(|| ()), None);
+        let late: Vec<_> = pause.take_late().into_iter().map(|late| late.key.as_str().to_owned()).collect();
+        assert_eq!((late, pause.take_late().len()), (vec!["a/x".to_owned()], 0));
+        assert_eq!(pause.unless_late(|| 7), Some(7));
     }
 
     #[tokio::test]

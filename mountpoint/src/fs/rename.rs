@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 use super::full::{HeldFile, Unstored};
 use super::handle::{HandleNo, Writer};
-use super::pause::Change;
+use super::pause::{Change, Late, Pause};
 use super::{Error, FileSystem, Result};
-use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
+use crate::inode::{Below, Follower, InodeNo, Names, Rename, RenameWish};
 use crate::moves::{self, Copied, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
@@ -19,6 +19,9 @@ use crate::upload;
 /// Most attempts at a rename whose target another client changes between the look-up and the copy; then it fails with ESTALE. Doubling it
 /// follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
+/// Most rounds in which the rename of a directory moves what was stored below the old name meanwhile. What is stored during the last one
+/// stays there. Doubling it keeps up with programs that store for longer.
+const LATE_ROUNDS_MAX: usize = 16;
 /// RENAME_NOREPLACE of renameat2(2).
 const NO_REPLACE: u32 = 1;
 
@@ -192,10 +195,10 @@ impl FileSystem {
         let pause = self.pauses.begin([from.clone(), to.clone()]);
         pause.alone().await;
         if self.full.is_none() {
-            return self.move_directory_of_objects(mover, names, [from, to], &[]).await;
+            return self.move_directory_of_objects(mover, names, [from, to], (&pause, &[])).await;
         }
         let held = self.hold_below(from).await?;
-        let moved = self.move_directory_of_objects(mover, names, [from, to], &held).await;
+        let moved = self.move_directory_of_objects(mover, names, [from, to], (&pause, &held)).await;
         drop(pause);
         moved.and(self.let_go_below(held).await)
     }
@@ -205,7 +208,7 @@ impl FileSystem {
         mover: &Mover,
         names: &Names,
         [from, to]: [&ObjectKey; 2],
-        held: &[HeldFile],
+        (pause, held): (&Pause, &[HeldFile]),
     ) -> Result<()> {
         let copied = match mover.copy_directory(from, to).await {
             Ok(copied) => copied,
@@ -214,13 +217,13 @@ impl FileSystem {
                 return Err(Error::of_move(&error, from, to));
             }
         };
-        let copies = copied.copies.clone();
+        let mut copies = copied.copies.clone();
         // Before the deletes, as for a file.
         for copied in &copies {
             self.prefetcher.moved(&copied.source, &copied.id);
             self.kept_moved(copied);
         }
-        let stay = match mover.delete_directory(copied).await {
+        let mut stay = match mover.delete_directory(copied).await {
             Ok(stay) => stay,
             Err(error @ moves::Error::Partial { .. }) => {
                 self.inodes.forget_directory(names);
@@ -235,15 +238,78 @@ impl FileSystem {
         for copied in &copies {
             self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
         }
-        let below = copies.iter().filter_map(|copied| {
-            let path = copied.id.key.as_str().strip_prefix(to.as_str())?.to_owned();
-            Some((path, copied.meta.clone()))
-        });
-        let followers = self.inodes.renamed_directory(names, &below.collect(), !stay.is_empty());
+        let mut rounds = 0;
+        let followers = loop {
+            for late in pause.take_late() {
+                match rounds < LATE_ROUNDS_MAX {
+                    true => self.move_late(mover, [from, to], late, (&mut copies, &mut stay)).await,
+                    false => stay.push(late.key),
+                }
+            }
+            rounds += 1;
+            let below: Below = copies
+                .iter()
+                .filter_map(|copied| Some((behind(&copied.id.key, to)?, copied.meta.clone())))
+                .collect();
+            let tell = || self.inodes.renamed_directory(names, &below, !stay.is_empty());
+            if let Some(followers) = pause.unless_late(tell) {
+                break followers;
+            }
+        };
         for follower in followers {
             self.follow_directory(mover, follower, &copies, held).await;
         }
         Ok(())
+    }
+
+    /// Moves a file that was stored below a directory's old name after the store had listed the directory. `copies` and `stay`: the objects
+    /// that have the new name, and the keys that stay under the old one.
+    async fn move_late(
+        &self,
+        mover: &Mover,
+        [from, to]: [&ObjectKey; 2],
+        late: Late,
+        (copies, stay): (&mut Vec<Copied>, &mut Vec<ObjectKey>),
+    ) {
+        let Some(path) = behind(&late.key, from) else { return };
+        let target = ObjectKey::new(format!("{}{path}", to.as_str()));
+        let before = copies.iter().position(|copied| copied.id.key == target);
+        let replaces = match before.and_then(|at| copies.get(at)) {
+            // It was copied with the others.
+            Some(copied) if copied.source.etag.matches(late.etag.as_str()) => return,
+            Some(copied) => Replaces::Version(copied.id.etag.clone()),
+            None => Replaces::Nothing,
+        };
+        let moved = async {
+            let copied = mover.copy(&late.key, &target, &replaces).await?;
+            // Before the delete, as for a file.
+            self.prefetcher.moved(&copied.source, &copied.id);
+            self.kept_moved(&copied);
+            let source = mover.delete_source(&copied).await;
+            Ok::<_, moves::Error>((copied, source?))
+        };
+        match moved.await {
+            Ok((copied, source)) => {
+                self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
+                stay.retain(|key| *key != late.key);
+                if source == Source::Replaced {
+                    stay.push(late.key);
+                }
+                if let Some(at) = before {
+                    copies.swap_remove(at);
+                }
+                copies.push(copied);
+            }
+            // Another client removed it.
+            Err(moves::Error::Gone) => {}
+            Err(error) => {
+                tracing::error!(
+                    "\"{}\" is stored, and can't be moved to \"{target}\", as its directory was renamed: {error}",
+                    late.key
+                );
+                stay.push(late.key);
+            }
+        }
     }
 
     /// Renames a file with a writer in a renamed directory, as if the file itself were renamed. A file that accepts no more bytes is moved
@@ -366,4 +432,9 @@ impl FileSystem {
         };
         writer.moved.get_or_init(follow).await.clone()
     }
+}
+
+/// The rest of a key behind the key of a directory above.
+fn behind(key: &ObjectKey, directory: &ObjectKey) -> Option<String> {
+    key.as_str().strip_prefix(directory.as_str()).map(str::to_owned)
 }

@@ -196,6 +196,45 @@ async fn files_written_in_a_renamed_directory_are_stored_under_its_new_name() {
 }
 
 #[tokio::test]
+async fn files_stored_below_a_directory_during_its_rename_come_along() {
+    // The copies, or the listing that proves them.
+    for held in [FaultPlan::on(Op::CopyObject).always(), FaultPlan::on(Op::ListObjects).key("new/").nth(2)] {
+        let client = MemoryClient::new();
+        tree(&client);
+        let fs = renaming(&client, true);
+        let old = ino(&fs, "old").await.unwrap();
+        let b = below(&fs, old, "b").await.unwrap();
+        let wish = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+        let (made, first) = fs.create(b, OsStr::new("made"), wish, Maker::default(), 1).await.unwrap();
+        let c = below(&fs, b, "c").await.unwrap();
+        let second = fs.open(c, wish, 1).await.unwrap();
+        let held = client.hold(held);
+        let renamer = Arc::clone(&fs);
+        let renamed = tokio::spawn(async move { rename(&renamer, "old", "new").await });
+        held.arrived(1).await;
+        for (handle, bytes) in [(first.handle, "made"), (second.handle, "anew")] {
+            fs.write(handle, 0, bytes.as_bytes(), 1, |written| written.unwrap());
+            fs.fsync(handle).await.unwrap();
+            if let Some(due) = fs.release(handle).unwrap() {
+                fs.finish_released(handle, due).await;
+            }
+        }
+        held.release();
+        renamed.await.unwrap().unwrap();
+        assert_eq!(client.keys(), ["new/a", "new/b/c", "new/b/d", "new/b/made", "new/e/f/g", "other"]);
+        assert_eq!(
+            (client.object("new/b/c").unwrap(), client.object("new/b/made").unwrap()),
+            ("anew".into(), "made".into())
+        );
+        assert_eq!(errno(ino(&fs, "old").await), Errno::NOENT);
+        assert_eq!(below(&fs, b, "made").await.unwrap(), made.attr.ino);
+        assert_eq!(below(&fs, b, "c").await.unwrap(), c);
+        assert_eq!(fs.getattr(c).await.unwrap().size, 4);
+        assert_eq!(names(&fs, b).await, ["c", "d", "made"]);
+    }
+}
+
+#[tokio::test]
 async fn a_directory_whose_rename_fails_is_where_it_was() {
     let client = MemoryClient::new();
     tree(&client);
