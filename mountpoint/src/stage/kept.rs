@@ -41,8 +41,10 @@ pub(super) struct Tally {
     files: AtomicU64,
     bytes: AtomicU64,
     bytes_max: u64,
-    /// Locked while the folder is counted, or a file is added.
+    /// Locked while the folder is counted.
     counting: Mutex<()>,
+    /// The files that were added during the count in progress: the folder may have been read before they came.
+    meanwhile: Mutex<Option<HashMap<OsString, u64>>>,
     /// The time of the last count.
     counted: Mutex<Option<Instant>>,
 }
@@ -50,8 +52,8 @@ pub(super) struct Tally {
 impl Tally {
     /// Counts the kept files of the stage at `dir`. `bytes_max`: the bytes from which on programs may write no more.
     pub(super) fn new(dir: &Path, bytes_max: u64) -> io::Result<Self> {
-        let (files, bytes, counting, counted) = Default::default();
-        let tally = Self { files, bytes, bytes_max, counting, counted };
+        let (files, bytes, counting, meanwhile, counted) = Default::default();
+        let tally = Self { files, bytes, bytes_max, counting, meanwhile, counted };
         tally.count(dir)?;
         Ok(tally)
     }
@@ -67,13 +69,17 @@ impl Tally {
         files >= FILES_MAX || bytes > 0 && bytes >= self.bytes_max
     }
 
-    /// Adds a file. Returns whether it is the one from which on there are too many.
+    /// Adds a file. Returns whether it is the one from which on there are too many. Does not wait for a count, which may read a long folder:
+    /// the caller holds the file.
     pub(super) fn add(&self, file: &Path) -> bool {
-        let _one_at_a_time = self.counting.lock();
-        let before = self.is_too_much();
         let bytes = file.symlink_metadata().map_or(0, |about| about.blocks() * 512);
+        let mut meanwhile = self.meanwhile.lock();
+        let before = self.is_too_much();
         self.files.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
+        if let (Some(meanwhile), Some(name)) = (&mut *meanwhile, file.file_name()) {
+            meanwhile.insert(name.to_owned(), bytes);
+        }
         !before && self.is_too_much()
     }
 
@@ -91,11 +97,24 @@ impl Tally {
     /// Counts the files, for a thread that may wait for the disk.
     pub(super) fn count(&self, dir: &Path) -> io::Result<()> {
         let _one_at_a_time = self.counting.lock();
-        let all = match bytes_by_name(&dir.join("kept")) {
+        self.begin();
+        let found = bytes_by_name(&dir.join("kept"));
+        self.end(match found {
             // The user may remove the folder, too.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => HashMap::new(),
-            all => all?,
-        };
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashMap::new()),
+            found => found,
+        })
+    }
+
+    fn begin(&self) {
+        *self.meanwhile.lock() = Some(HashMap::new());
+    }
+
+    fn end(&self, found: io::Result<HashMap<OsString, u64>>) -> io::Result<()> {
+        let mut meanwhile = self.meanwhile.lock();
+        let added = meanwhile.take();
+        let mut all = found?;
+        all.extend(added.into_iter().flatten());
         // The key of a kept file may end in `.json`, too: then its name looks like that of a description.
         let is_note = |name: &OsStr| {
             let path = Path::new(name);
@@ -259,4 +278,39 @@ pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_kept_during_a_count_counts_once_and_waits_for_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = dir.path().join("kept");
+        fs::create_dir(&kept).unwrap();
+        let tally = Tally::new(dir.path(), 1 << 20).unwrap();
+        for name in ["1-a", "2-b"] {
+            fs::write(kept.join(name), [1; 10_000]).unwrap();
+            // Some file systems choose the blocks late.
+            File::open(kept.join(name)).unwrap().sync_all().unwrap();
+        }
+        let before = bytes_by_name(&kept).unwrap();
+        for is_found in [false, true] {
+            // A count waits for the next one, and no file that is added.
+            let counting = tally.counting.lock();
+            tally.begin();
+            tally.add(&kept.join("2-b"));
+            let mut found = before.clone();
+            found.retain(|name, _| is_found || name == "1-a");
+            tally.end(Ok(found)).unwrap();
+            drop(counting);
+            let bytes = before.values().sum();
+            assert_eq!(tally.now(), KeptFiles { files: 2, bytes }, "{is_found}");
+        }
+        tally.begin();
+        tally.end(Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
+        tally.add(&kept.join("2-b"));
+        assert_eq!(tally.now().files, 3, "after a count that failed");
+    }
 }
