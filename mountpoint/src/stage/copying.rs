@@ -80,7 +80,7 @@ impl Staged {
                     return Err(io::Error::other(why).into());
                 }
                 let bytes = state.image.present().bytes();
-                if !has_room(&copy, bytes, bytes.min(LEFT_FREE))? {
+                if !has_room(disk, &copy, bytes, bytes.min(LEFT_FREE))? {
                     return Err(io::Error::from(io::ErrorKind::StorageFull).into());
                 }
                 let saved_max = if attempts == ANEW_MAX { u64::MAX } else { SAVED_MAX };
@@ -171,7 +171,7 @@ impl Staged {
         if folder.clones() && disk.clone_file(&file, &copy).is_ok() {
             return Ok(is_same().then_some((draft, copy)));
         }
-        if !has_room(&copy, draft.size, LEFT_FREE)? {
+        if !has_room(disk, &copy, draft.size, LEFT_FREE)? {
             return Err(io::Error::from(io::ErrorKind::StorageFull).into());
         }
         let mut at = 0;
@@ -198,9 +198,8 @@ impl Staged {
 }
 
 /// Whether the disk has room for a copy of this size, and `left` beside it.
-fn has_room(copy: &File, size: u64, left: u64) -> io::Result<bool> {
-    let about = rustix::fs::fstatvfs(copy)?;
-    Ok(about.f_bavail.saturating_mul(about.f_frsize) >= size.saturating_add(left))
+fn has_room(disk: &Disk, copy: &File, size: u64, left: u64) -> io::Result<bool> {
+    Ok(disk.room(copy)? >= size.saturating_add(left))
 }
 
 fn copy_range(disk: &Disk, from: &File, to: &File, run: Range<u64>) -> io::Result<()> {

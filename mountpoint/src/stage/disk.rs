@@ -68,6 +68,16 @@ impl Disk {
         fs::remove_file(path)
     }
 
+    /// Bytes that may still be written to the disk of this file.
+    pub(super) fn room(&self, file: &File) -> io::Result<u64> {
+        #[cfg(test)]
+        if let Some(room) = self.faults.room() {
+            return Ok(room);
+        }
+        let about = rustix::fs::fstatvfs(file)?;
+        Ok(about.f_bavail.saturating_mul(about.f_frsize))
+    }
+
     #[cfg(not(test))]
     fn may(&self) -> io::Result<()> {
         Ok(())
@@ -89,6 +99,12 @@ impl Disk {
     #[cfg(test)]
     pub(super) fn hold(&self, calls: std::ops::Range<u64>) {
         self.faults.hold(calls);
+    }
+
+    /// Makes the disk have this much room; `None`: as much as it has.
+    #[cfg(test)]
+    pub(super) fn set_room(&self, room: Option<u64>) {
+        self.faults.set_room(room);
     }
 
     /// Number of calls since [`Disk::fail`].
@@ -120,13 +136,13 @@ mod faults {
 
     use crate::sync::Mutex;
 
-    /// Number of calls so far, and the numbers of those that fail; then the numbers of those that wait.
+    /// Number of calls so far, and the numbers of those that fail; then the numbers of those that wait, and the room that the disk is to have.
     #[derive(Debug)]
-    pub(super) struct Faults(Mutex<(u64, Range<u64>)>, Mutex<Range<u64>>);
+    pub(super) struct Faults(Mutex<(u64, Range<u64>)>, Mutex<Range<u64>>, Mutex<Option<u64>>);
 
     impl Default for Faults {
         fn default() -> Self {
-            Self(Mutex::new((0, 0..0)), Mutex::new(0..0))
+            Self(Mutex::new((0, 0..0)), Mutex::new(0..0), Mutex::default())
         }
     }
 
@@ -149,6 +165,14 @@ mod faults {
 
         pub(super) fn fail(&self, calls: Range<u64>) {
             *self.0.lock() = (0, calls);
+        }
+
+        pub(super) fn room(&self) -> Option<u64> {
+            *self.2.lock()
+        }
+
+        pub(super) fn set_room(&self, room: Option<u64>) {
+            *self.2.lock() = room;
         }
 
         pub(super) fn calls(&self) -> u64 {

@@ -272,3 +272,27 @@ async fn a_close_does_not_wait_for_a_change_that_the_disk_holds_up() {
     assert!(went_on, "the close waits, and it holds the lock of all files");
     assert!(staged.was_closed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_for_which_the_disk_has_no_room_is_refused_before_it_begins() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let mut engine = engine(dir.path(), "one", &client);
+    copies_by_pieces(&mut engine);
+    let staged = engine.new_file("file");
+    staged.write(0, &[7; MIB]).unwrap();
+    staged.set_size(10 * MIB as u64).unwrap();
+    let disk = engine.shared.folder.disk();
+    // Bytes that are there, and as many that stay free: holes take none.
+    disk.set_room(Some(2 * MIB as u64 - 1));
+    disk.fail(0..0);
+    let refused = staged.copied().await.unwrap_err();
+    assert!(refused.to_string().contains("no storage space"), "{refused}");
+    // The file is made and loses its name, the log gets a record, two sizes: no piece.
+    assert!(disk.calls() <= 5, "{}", disk.calls());
+    staged.write(0, b"on").unwrap();
+    disk.set_room(Some(2 * MIB as u64));
+    let copy = staged.copied().await.unwrap();
+    assert_eq!(copy.metadata().unwrap().len(), 10 * MIB as u64);
+    disk.set_room(None);
+    staged.copied().await.unwrap();
+}
