@@ -2,6 +2,7 @@
 
 mod directories;
 pub(crate) mod full;
+mod hung_disk;
 mod renames;
 
 use std::ffi::OsStr;

@@ -40,7 +40,7 @@ pub use kept::{Kept, KeptFiles, kept_in};
 pub use lending::Loan;
 pub use queue::Queue;
 pub use send::Turn;
-pub use staged::Staged;
+pub use staged::{Rest, Staged};
 
 use crate::buffer::Pool;
 use crate::clock::Clock;
@@ -270,15 +270,32 @@ impl Area {
         let shared = Arc::clone(&self.0);
         // Making one empty file is about as much work as handing it to another thread.
         if base.is_none() {
-            let make = || Staged::create(shared, key, None);
-            // A worker of the runtime hands its other tasks on first: the disk may hang.
-            let is_worked_by_many =
-                self.0.runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread;
-            let made = if is_worked_by_many { tokio::task::block_in_place(make) } else { make() };
-            return Ok(Arc::new(made?));
+            return Ok(Arc::new(self.on_disk(|| Staged::create(shared, key, None))?));
         }
         let made = self.0.runtime.spawn_blocking(move || Staged::create(shared, key, base));
         Ok(Arc::new(made.await.map_err(std::io::Error::other)??))
+    }
+
+    /// Does a little work on the disk. A worker of the runtime hands its other tasks on first: the disk may hang.
+    pub fn on_disk<T>(&self, work: impl FnOnce() -> T) -> T {
+        match self.0.runtime.runtime_flavor() {
+            tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+            _ => work(),
+        }
+    }
+
+    /// Makes the calls of the disk wait behind so many of them. Returns the number of calls before the first one that waits.
+    #[cfg(test)]
+    pub(crate) fn hold_disk_behind(&self, calls: u64) -> u64 {
+        let free = self.disk_calls() + calls;
+        self.0.folder.disk().hold(free + 1..u64::MAX);
+        free
+    }
+
+    /// Number of calls of the disk so far, with those that wait.
+    #[cfg(test)]
+    pub(crate) fn disk_calls(&self) -> u64 {
+        self.0.folder.disk().calls()
     }
 
     /// Makes each call of the disk wait, or all of them go on.

@@ -66,7 +66,7 @@ pub struct InUse {
     pub bytes: u64,
     /// Files of which the bucket lacks a change.
     pub pending: u64,
-    /// Bytes of the pending files.
+    /// Bytes of the pending files, without those that are being changed at the moment.
     pub pending_bytes: u64,
     /// The files that could not be stored.
     pub kept: KeptFiles,
@@ -152,7 +152,8 @@ impl FileSystem {
     /// The use of the stage; `None` without one.
     pub fn stage(&self) -> Option<InUse> {
         let full = self.full.as_ref()?;
-        let pending = full.pending();
+        // Without a wait for any of them: the disk may hang, and this is how the user learns it.
+        let pending: Vec<_> = full.all().iter().filter_map(|(_, staged)| staged.try_pending()).collect();
         let (dir, bytes_max) = full.area.place();
         Some(InUse {
             kept: full.area.kept(),
@@ -160,7 +161,7 @@ impl FileSystem {
             bytes_max,
             bytes: full.area.used(),
             pending: pending.len() as u64,
-            pending_bytes: pending.iter().map(|staged| staged.size()).sum(),
+            pending_bytes: pending.iter().sum(),
             oldest: full.sending.oldest().map(|since| self.clock.now().saturating_duration_since(since)),
         })
     }
@@ -238,13 +239,23 @@ impl FileSystem {
             }
         }
         files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1, writers: 0 });
-        // The record makes the next mount store the file even if nothing is written to it and the engine is killed.
+        drop(files);
+        // The record makes the next mount store the file even if nothing is written to it and the engine is killed. Without the lock of all
+        // files: the log may have to be made anew.
         if id.is_none()
             && full.is_deferred()
-            && let Err(error) = staged.note_new()
+            && let Err(error) = full.area.on_disk(|| staged.note_new())
         {
-            files.remove(ino);
-            self.inodes.abandon_write(ino);
+            let mut files = full.files.lock();
+            // A program that opened the file meanwhile goes on, and its first change makes the record, or fails.
+            let is_last = files.get_mut(ino).is_some_and(|file| {
+                file.users = file.users.saturating_sub(1);
+                file.users == 0
+            });
+            if is_last {
+                files.remove(ino);
+                self.inodes.abandon_write(ino);
+            }
             return Err(error.into());
         }
         Ok(Some(staged))
@@ -314,18 +325,29 @@ impl FileSystem {
             }
         }
         self.take_times(ino, staged);
-        let mut files = full.files.lock();
-        let is_used = files.get(ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
-        if is_used || self.inodes.has_readers(ino) || staged.is_dirty() && !staged.is_kept() {
-            return;
-        }
+        let (mut files, rest) = loop {
+            let files = full.files.lock();
+            let is_used =
+                files.get(ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
+            if is_used || self.inodes.has_readers(ino) {
+                return;
+            }
+            match staged.try_rest() {
+                Some(rest) if rest.is_done => break (files, rest),
+                Some(_) => return,
+                None => {}
+            }
+            // All other files go on while this one's disk is waited for.
+            drop(files);
+            full.area.on_disk(|| staged.is_dirty());
+        };
         files.remove(ino);
         full.sending.room_came();
-        if staged.was_lent() {
+        if rest.was_lent {
             // The kernel wrote past its pages.
             self.inodes.doubt_pages(ino);
         }
-        if staged.is_kept() || staged.is_unlinked() {
+        if rest.is_without_object {
             // The kernel still has pages of the bytes that were not stored.
             self.inodes.doubt_pages(ino);
             self.inodes.abandon_write(ino);

@@ -94,6 +94,12 @@ impl Full {
         self.sending.end();
     }
 
+    /// Whether no thread holds the lock of all files.
+    #[cfg(test)]
+    pub(in crate::fs) fn is_free(&self) -> bool {
+        self.files.try_lock().is_some()
+    }
+
     /// Takes in that a program opens the file for writing.
     pub(super) fn writer_comes(&self, ino: InodeNo, now: Instant) {
         if let Some(file) = self.files.lock().get_mut(ino) {
@@ -177,6 +183,12 @@ impl Full {
 }
 
 impl FileSystem {
+    /// The stage.
+    #[cfg(test)]
+    pub(in crate::fs) fn area(&self) -> &crate::stage::Area {
+        &self.full.as_ref().unwrap().area
+    }
+
     /// Makes each call of the stage's disk wait, or all of them go on.
     #[cfg(test)]
     pub(crate) fn hold_disk(&self, waits: bool) {
@@ -214,7 +226,8 @@ impl FileSystem {
             room.as_mut().enable();
             let open = self.files.get(handle)?;
             let Mode::Staged(staged) = &open.mode else { return Ok(()) };
-            let written = self.write_staged(&open, staged, (offset, &data), tid);
+            let write = || self.write_staged(&open, staged, (offset, &data), tid);
+            let written = full.area.on_disk(write);
             let now = self.clock.now();
             let is_hopeless = || !full.sending.queue.lock().hurry_all(now) || now >= until;
             if !full.lacks_room(&written, data.len() as u64) || is_hopeless() {

@@ -274,6 +274,27 @@ async fn a_close_does_not_wait_for_a_change_that_the_disk_holds_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_file_at_rest_does_not_wait_for_its_disk() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let staged = engine.new_file("file");
+    staged.write(0, b"bytes").unwrap();
+    let change = staged.hold();
+    assert!(staged.try_rest().is_none());
+    assert_eq!(staged.try_pending(), Some(0), "it counts, without bytes");
+    drop(change);
+    assert!(!staged.try_rest().unwrap().is_done);
+    assert_eq!(staged.try_pending(), Some(5));
+    let turn = staged.turn().await;
+    staged.store(&turn).await.unwrap().expect("there was a change");
+    let rest = staged.try_rest().unwrap();
+    assert!(rest.is_done && !rest.was_lent && !rest.is_without_object, "{rest:?}");
+    assert_eq!(staged.try_pending(), None);
+    staged.unlinked().unwrap();
+    assert!(staged.try_rest().unwrap().is_without_object);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_copy_for_which_the_disk_has_no_room_is_refused_before_it_begins() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let mut engine = engine(dir.path(), "one", &client);
