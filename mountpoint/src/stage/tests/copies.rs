@@ -49,6 +49,28 @@ fn copies_by_pieces(engine: &mut Engine) {
     shared.folder.never_clones();
 }
 
+/// A file of so many MiB, and a copy of it that is held at its third piece.
+async fn held_copy(
+    engine: &mut Engine,
+    mib: u64,
+) -> (Arc<Staged>, tokio::task::JoinHandle<Result<Arc<fs::File>, Error>>) {
+    copies_by_pieces(engine);
+    let staged = engine.new_file("file");
+    for n in 0..mib {
+        staged.write(n * MIB as u64, &[7; MIB]).unwrap();
+    }
+    let disk = engine.shared.folder.disk();
+    // The copy: its file is made, loses its name, the log gets a record, two sizes.
+    disk.fail(0..0);
+    disk.hold(8..9);
+    let copying = Arc::clone(&staged);
+    let copy = tokio::spawn(async move { copying.copied().await });
+    while disk.calls() < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    (staged, copy)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_made_while_programs_write_is_of_one_moment() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
@@ -97,18 +119,8 @@ async fn a_copy_made_while_programs_write_is_of_one_moment() {
 async fn a_write_and_a_close_do_not_wait_for_a_copy_of_the_whole_file() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let mut engine = engine(dir.path(), "one", &client);
-    copies_by_pieces(&mut engine);
-    let staged = engine.new_file("file");
-    staged.write(0, &[7; MIB]).unwrap();
+    let (staged, copy) = held_copy(&mut engine, 1).await;
     let disk = engine.shared.folder.disk();
-    // The copy: its file is made, loses its name, the log gets a record, two sizes; the third of its pieces waits.
-    disk.fail(0..0);
-    disk.hold(8..9);
-    let copying = Arc::clone(&staged);
-    let copy = tokio::spawn(async move { copying.copied().await });
-    while disk.calls() < 8 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
     assert!(staged.waits_for_disk(), "a change saves bytes for the copy");
     let program = Arc::clone(&staged);
     let changes = std::thread::spawn(move || {
@@ -140,19 +152,8 @@ async fn a_write_and_a_close_do_not_wait_for_a_copy_of_the_whole_file() {
 async fn a_copy_begins_anew_where_a_program_cuts_off_a_long_end() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let mut engine = engine(dir.path(), "one", &client);
-    copies_by_pieces(&mut engine);
-    let staged = engine.new_file("file");
-    for n in 0..20 {
-        staged.write(n * MIB as u64, &[7; MIB]).unwrap();
-    }
+    let (staged, copy) = held_copy(&mut engine, 20).await;
     let disk = engine.shared.folder.disk();
-    disk.fail(0..0);
-    disk.hold(8..9);
-    let copying = Arc::clone(&staged);
-    let copy = tokio::spawn(async move { copying.copied().await });
-    while disk.calls() < 8 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
     staged.set_size(100).unwrap();
     staged.set_size(200).unwrap();
     disk.hold(0..0);
@@ -197,17 +198,8 @@ async fn a_copy_ends_where_a_program_cuts_off_a_long_end_all_the_time() {
 async fn a_copy_begins_anew_where_the_disk_refuses_what_a_change_saves() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let mut engine = engine(dir.path(), "one", &client);
-    copies_by_pieces(&mut engine);
-    let staged = engine.new_file("file");
-    staged.write(0, &[7; MIB]).unwrap();
+    let (staged, copy) = held_copy(&mut engine, 1).await;
     let disk = engine.shared.folder.disk();
-    disk.fail(0..0);
-    disk.hold(8..9);
-    let copying = Arc::clone(&staged);
-    let copy = tokio::spawn(async move { copying.copied().await });
-    while disk.calls() < 8 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
     // The change's own write is the second call from here on.
     disk.fail(1..2);
     staged.write(900_000, b"change").unwrap();
@@ -224,17 +216,8 @@ async fn a_copy_begins_anew_where_the_disk_refuses_what_a_change_saves() {
 async fn a_copy_that_another_one_follows_takes_no_bytes_of_it() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let mut engine = engine(dir.path(), "one", &client);
-    copies_by_pieces(&mut engine);
-    let staged = engine.new_file("file");
-    staged.write(0, &[7; MIB]).unwrap();
+    let (staged, dropped) = held_copy(&mut engine, 1).await;
     let disk = engine.shared.folder.disk();
-    disk.fail(0..0);
-    disk.hold(8..9);
-    let copying = Arc::clone(&staged);
-    let dropped = tokio::spawn(async move { copying.copied().await });
-    while disk.calls() < 8 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
     // The first one waits for its third piece, the second one as well.
     disk.fail(0..0);
     let copying = Arc::clone(&staged);
