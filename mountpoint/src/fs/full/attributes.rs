@@ -165,7 +165,7 @@ impl FileSystem {
             return self.resize_staged(ino, &handle.staged, size).await;
         }
         // The size is set by a path: no close follows that would store the file.
-        self.has_place(ino).await?;
+        self.wait_for_place(ino).await?;
         let (staged, _) = self.enter_stage(ino).await?;
         let mut done = self.resize_staged(ino, &staged, size).await;
         let full = self.full()?;

@@ -28,7 +28,7 @@ impl FileSystem {
     ) -> Result<Opened> {
         let writes = flags.write || flags.truncate;
         if writes {
-            self.has_place(ino).await?;
+            self.wait_for_place(ino).await?;
         }
         let (staged, keep_cache) = self.enter_stage(ino).await?;
         // Only a close that stores the file needs to know whose it is.

@@ -245,7 +245,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NOSPC`: no file left in time, or no file waits for a send.
-    pub(in crate::fs) async fn has_place(&self, ino: InodeNo) -> Result<()> {
+    pub(in crate::fs) async fn wait_for_place(&self, ino: InodeNo) -> Result<()> {
         let (full, until) = (self.full()?, self.clock.now() + ROOM_WITHIN);
         let mut has_hurried = false;
         loop {
