@@ -96,6 +96,14 @@ const EARLY_MAX: u64 = 4;
 /// which one half lies behind the end. Doubling it misses copies down to the first byte on mounts with that default.
 const AROUND: u64 = 64 << 10;
 
+/// Bytes by which a kernel's read below a page of a mapping may differ from half of its read around one: the page itself, and one more of
+/// an object whose size is odd. Doubling it takes more contents of tables for copies down to the first byte.
+const HALF_SPREAD: u64 = 2 * PAGE;
+
+/// Longest read at the end of an object that may be one of a table's footer. Doubling it costs copies downwards whose other end is not
+/// seen, and copies up to the end of the object, another round trip on mounts with a longer read-ahead.
+const FOOTER: u64 = 128 << 10;
+
 /// The length of a first read that tells of a program that reads whole files: the most that a kernel asks for at once.
 const LONG: u64 = 1 << 20;
 
@@ -187,7 +195,8 @@ impl Window {
             };
         };
         let at = self.merged(at, range);
-        let last = self.other_end(at);
+        let last = self.other_end(at, range);
+        let is_table = last.is_none() && self.may_be_table(at);
         let left_before = self.left_before(at);
         let run = &mut self.runs[at];
         if let Some(last) = last.as_ref().filter(|_| run.is_lone()) {
@@ -203,8 +212,16 @@ impl Window {
         }
         run.last_used = self.reads;
         let Self { size, config, lengths, copies, .. } = self;
-        let terms =
-            Terms { size: *size, config, pressure, limit, lengths, left_before, proven: copies.proven };
+        let terms = Terms {
+            size: *size,
+            config,
+            pressure,
+            limit,
+            lengths,
+            left_before,
+            proven: copies.proven,
+            is_table,
+        };
         let Step { ahead, forget, completed } = run.advance(range, terms);
         let (request, descending) = (run.request(config.part, limit), run.direction != Direction::Up);
         if completed {
@@ -273,8 +290,8 @@ impl Window {
     }
 
     /// Finds the other end of a copy: a random read ahead of this run, next in time to the run's last read, or to the first read of a young
-    /// run, since reads may come out of order. Returns the range of that random read.
-    fn other_end(&self, at: usize) -> Option<Range<u64>> {
+    /// run, since reads may come out of order. `range` is the present read. Returns the range of that random read.
+    fn other_end(&self, at: usize, range: &Range<u64>) -> Option<Range<u64>> {
         if self.copies.wrong >= WRONG_MAX {
             return None;
         }
@@ -284,14 +301,36 @@ impl Window {
             let is_last = before(other) + before(run) == 3;
             let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
             let is_near = is_last || is_first;
-            // The first read of the object begins a run at once. It is the end of a copy downwards if the other end was a long read: a
-            // program that looks at the head of a table and then at its trailer makes a short one.
-            let is_end = other.is_lone() || is_last && other.is_of_one_read() && run.length() > AROUND;
+            // The first read of the object begins a run at once. It is the end of a copy downwards if the other end was a long read, and the
+            // present one is half as long as the first: the kernel reads as much around each page, and the half above is there already. A
+            // program that looks at the head of a table, at its trailer and at the contents before that makes reads of other lengths.
+            let is_half = (range.end - range.start).abs_diff(other.length() / 2) <= HALF_SPREAD
+                && run.length() > AROUND;
+            let is_end = other.is_lone() && !self.is_footer(other, run)
+                || is_last && other.is_of_one_read() && is_half;
             is_end && run.is_before(&other.was_read()) && is_near && run.is_begun_in_turn_with(other)
         };
         // A read that came too early lies close to the front, and the other end farther away.
         let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);
         self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
+    }
+
+    /// Whether a random read is probably one of a table's footer, and no end of a copy upwards: around the last page the kernel reads half
+    /// as much as around the copy's first one. With a read-ahead of 128 KiB a column after a footer of 64 KiB looks like that, too.
+    fn is_footer(&self, other: &Run, run: &Run) -> bool {
+        let is_half = run.first_length.abs_diff(2 * other.length()) <= 2 * HALF_SPREAD;
+        other.was_read().end == self.size && other.length() <= FOOTER && !is_half
+    }
+
+    /// Whether the present read, which ends where the run's only read began, may be that of a table's contents: the first one ends the
+    /// object, and is as short as the read of a footer.
+    fn may_be_table(&self, at: usize) -> bool {
+        let run = &self.runs[at];
+        let first = run.was_read();
+        run.direction != Direction::Up
+            && run.is_of_one_read()
+            && first.end == self.size
+            && run.length() <= FOOTER
     }
 
     /// The bytes between the latest two reads, if these are probably the ends of a copy as long as the last one: both are random, and lie

@@ -54,6 +54,8 @@ pub(super) struct Terms<'a> {
     pub(super) left_before: Option<u64>,
     /// Whether the handle has made a copy whose end was predicted.
     pub(super) proven: bool,
+    /// Whether the run's two reads may be the footer of a table and the contents before it.
+    pub(super) is_table: bool,
 }
 
 /// The ranges, of the object, that a read leads to.
@@ -92,6 +94,8 @@ pub(super) struct Run {
     pub(super) window: u64,
     /// The number of its first read.
     first_used: u64,
+    /// The length of its first read.
+    pub(super) first_length: u64,
     /// The number of its last read.
     pub(super) last_used: u64,
     /// Whether no other read of the handle waited when the first one came.
@@ -115,6 +119,7 @@ impl Run {
             progress: range.end - range.start,
             window: 0,
             first_used: read,
+            first_length: range.end - range.start,
             last_used: read,
             is_begun_alone: true,
             bound: None,
@@ -244,6 +249,7 @@ impl Run {
         self.held.start = self.held.start.min(first.held.start);
         self.progress += first.progress;
         self.first_used = self.first_used.min(first.first_used);
+        self.first_length = first.first_length;
     }
 
     /// Whether a read range lies at the front or behind it, and ends ahead of it.
@@ -317,13 +323,18 @@ impl Run {
             self.window = 0;
             return Step { ahead: 0..0, forget, completed: true };
         }
+        if terms.is_table {
+            // A third read downwards begins to fetch ahead.
+            self.window = terms.config.first.min(terms.config.part);
+            return Step { ahead: 0..0, forget, completed: false };
+        }
         let ahead = self.plan(terms);
         let ahead = if ahead.is_empty() { 0..0 } else { self.direction.turned(ahead) };
         Step { ahead, forget, completed: false }
     }
 
     fn plan(&mut self, terms: Terms<'_>) -> Range<u64> {
-        let Terms { size, config, pressure, limit, lengths, left_before, proven } = terms;
+        let Terms { size, config, pressure, limit, lengths, left_before, proven, .. } = terms;
         let end_of_object = match self.direction {
             Direction::Up => size,
             Direction::Down { top } => top,

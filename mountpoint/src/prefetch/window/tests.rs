@@ -4,6 +4,8 @@ use super::run::{LATE, SLACK};
 use super::*;
 use proptest::prelude::*;
 
+mod tables;
+
 const MIB: u64 = 1 << 20;
 const CALM: u64 = 16 * MIB;
 
@@ -298,19 +300,6 @@ fn a_copy_down_to_the_first_byte_is_fetched_between_its_ends_and_once() {
     }
     assert!(ahead_at_third >= 30 * MIB, "{ahead_at_third}");
     assert!(covers(&asked, &(0..size)), "{asked:?}");
-}
-
-#[test]
-fn the_head_of_a_table_and_its_footer_are_no_copy() {
-    for footer in [PAGE, 60 << 10] {
-        let size = 512 * MIB;
-        let mut window = window(size);
-        let below = |n: u64| size - footer - (n + 1) * MIB..size - footer - n * MIB;
-        for range in [0..128 << 10, size - footer..size, below(0), below(1)] {
-            let plan = window.on_read(&range, Pressure::Low, CALM);
-            assert!(plan.ahead.end - plan.ahead.start <= 8 * MIB, "{footer}: {plan:?}");
-        }
-    }
 }
 
 #[test]
