@@ -1,6 +1,9 @@
 //! Programs that copy tensors and planes out of a file: tests of the requests to the store.
 
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python_with};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python_with, until};
 
 const MIB: usize = 1 << 20;
 const LEN: usize = 160 * MIB;
@@ -97,6 +100,65 @@ fn memcpy_fetches_what_it_copies_in_each_way_and_wherever_its_buffer_lies() {
             assert!(requests <= 80, "{way} {shift}: {requests} requests");
         }
     }
+}
+
+/// A model's head, and two of its eight tensors of 20 MiB. The loop touches each tensor's last page before the others, as `memcpy` does.
+const TENSORS: &str = "
+import hashlib, mmap, os, sys
+data = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)
+print(hashlib.sha256(data[:4000]).hexdigest())
+long = 20 << 20
+for start in 40 << 20, 100 << 20:
+    start += 64
+    copy = bytearray(long)
+    for at in [start + long - 4096, *range(start, start + long, 4096)]:
+        copy[at - start:at - start + 4096] = data[at:at + 4096]
+    print(hashlib.sha256(copy).hexdigest())
+";
+
+#[test]
+fn a_tensor_among_others_is_fetched_without_its_neighbours() {
+    use sha2::Digest;
+    if !need_tool("python3") {
+        return;
+    }
+    let store = Store::new();
+    store.plant("model", &Pattern(7).bytes(0, LEN));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let path = mount.path("model");
+    store.requests().reset();
+    let digests = python_with(TENSORS, &path, &[], &[]);
+    let mut wanted = vec![base16ct::lower::encode_string(&sha2::Sha256::digest(Pattern(7).bytes(0, 4000)))];
+    wanted.extend(expected(&[40, 100]));
+    assert_eq!(digests.lines().collect::<Vec<_>>(), wanted);
+    let (requests, bytes) = (store.requests().count("GetObject"), store.requests().bytes_sent());
+    assert!(bytes <= 50 << 20, "{} MiB for 40", bytes >> 20);
+    assert!(requests <= 40, "{requests} requests");
+}
+
+#[test]
+fn the_next_parts_of_a_stride_come_before_a_program_asks_for_them() {
+    const PART: usize = 500_000;
+    let store = Store::new();
+    store.plant("planes", &Pattern(9).bytes(0, LEN));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let file = File::open(mount.path("planes")).unwrap();
+    store.requests().reset();
+    let read = |n: usize| {
+        let (mut part, at) = (vec![0; PART], (8_000_000 * n + 8000) as u64);
+        file.read_exact_at(&mut part, at).unwrap();
+        assert!(Pattern(9).is(at, &part), "{n}");
+    };
+    (0..6).for_each(read);
+    // At most this much for six reads alone: whole pages, and one more at each end.
+    let of_six = (6 * (PART + 4 * 4096)) as u64;
+    until("two parts more are here", || store.requests().bytes_sent() >= of_six + 2 * PART as u64);
+    (6..20).for_each(read);
+    drop(file);
+    drop(mount);
+    let (requests, bytes) = (store.requests().count("GetObject"), store.requests().bytes_sent());
+    assert!(bytes <= (20 * PART) as u64 * 13 / 10, "{bytes} bytes for {}", 20 * PART);
+    assert!(requests <= 30, "{requests} requests for 20 parts");
 }
 
 /// Eight processes that map one file and read it from end to end.
