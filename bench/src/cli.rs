@@ -228,7 +228,7 @@ pub(crate) struct ProgramArgs {
     /// Make an environment with the libraries in this folder, and end; needs python3 with venv, and PyPI
     #[arg(long, value_name = "DIR")]
     pub(crate) prepare: Option<PathBuf>,
-    /// Also the libraries on demand: webdataset, pysam, rasterio, tokenizers
+    /// Also the libraries on demand: webdataset, pysam, rasterio, tokenizers, transformers
     #[arg(long, requires = "prepare")]
     pub(crate) more: bool,
     /// The folder that --prepare has made

@@ -128,6 +128,7 @@ pub(crate) const TASKS: &[Task] = &[
     task!("bam_index", "pysam", None, reads(18, 18)),
     task!("cog_window", "rasterio", None, reads(23, 23)),
     task!("tokenizer_load", "tokenizers", None, reads(9, 9)),
+    task!("transformers_config", "transformers", None, reads(38, 24)),
     task!("write_npy", "numpy", None, writes(Works, Works)),
     task!("write_npz", "numpy", None, writes(Fails("EINVAL"), Fails("EINVAL"))),
     task!("write_parquet", "pyarrow", None, writes(Works, Works)),
@@ -166,7 +167,7 @@ mod tests {
     fn libraries_beyond_those_of_ci_are_on_demand() {
         let on_demand: Vec<_> =
             TASKS.iter().filter(|task| task.is_on_demand()).map(|task| task.module).collect();
-        assert_eq!(on_demand, ["webdataset", "pysam", "rasterio", "tokenizers"]);
+        assert_eq!(on_demand, ["webdataset", "pysam", "rasterio", "tokenizers", "transformers"]);
     }
 
     #[test]
