@@ -131,6 +131,11 @@ impl FileSystem {
     ) -> Result<(Entry, Opened)> {
         let flags = OpenFlags { write: true, ..flags };
         match self.open(entry.attr.ino, flags, pid).await {
+            // A file in the stage has attributes that hold, which spares the kernel a question before the first write.
+            Ok(opened) if self.full.is_some() => {
+                let attr = self.try_getattr(entry.attr.ino).and_then(Result::ok).unwrap_or(entry.attr);
+                Ok((Entry { attr, ..entry }, opened))
+            }
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
                 self.inodes.remove_new(entry.attr.ino);

@@ -90,6 +90,26 @@ async fn files_come_and_go_in_a_directory_made_here_without_a_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attributes_of_a_file_made_here_hold_from_the_answer_to_create() {
+    let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+    for commit in [Commit::Close, Commit::Disk] {
+        let dir = dir.path().join(format!("{commit:?}"));
+        let fs = promising(commit, &client, &dir, Clock::manual());
+        let maker = Maker { mode: 0o640, uid: fs.config.ownership.uid, ..Maker::default() };
+        let name = format!("{commit:?}");
+        let made = fs
+            .create(ROOT, OsStr::new(&name), OpenFlags::default(), maker, std::process::id())
+            .await
+            .unwrap();
+        let attr = made.0.attr;
+        assert!(!attr.valid_for.is_zero(), "the kernel would ask before the first write");
+        assert_eq!((attr.mode, attr.size, attr.links), (0o640, 0, 1));
+        assert_eq!(fs.getattr(attr.ino).await.unwrap(), attr);
+        assert!(made.0.valid_for.is_zero(), "the name waits for the store");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rename_does_not_mix_an_open_file_with_another_clients_version() {
     for (old, new, theirs) in [
         ("old", "new", None),
