@@ -210,7 +210,7 @@ mod tests {
         let store = |key: &str| pauses.stored(&key.into(), &ETag::new("\"1\""), || ());
         store("a/before");
         let pause = pauses.begin(["a/".into(), "b/".into()]);
-        ["a/x", "b/x", "ab"].map(store);
+        ["a/x", "b/x", "ab"].into_iter().for_each(store);
         assert_eq!(pause.unless_late(|| ()), None);
         let late: Vec<_> = pause.take_late().into_iter().map(|late| late.key.as_str().to_owned()).collect();
         assert_eq!((late, pause.take_late().len()), (vec!["a/x".to_owned()], 0));

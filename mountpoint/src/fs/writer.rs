@@ -311,7 +311,7 @@ impl FileSystem {
         if writer.upload.tell(Event::Settle) == Decision::Done {
             match outcome {
                 Ok(meta) => {
-                    let key = writer.moves.lock().as_ref().map(|(to, _)| to.clone());
+                    let key = writer.moves.lock().as_ref().map(|moves| moves.to.clone());
                     let key = key.unwrap_or_else(|| writer.upload.key());
                     let tell = || self.inodes.commit_write(open.ino, meta.clone());
                     self.pauses.stored(&key, &meta.etag, tell);

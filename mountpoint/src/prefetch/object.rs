@@ -168,7 +168,7 @@ impl Object {
     /// Notes the end of a request; after an error, the reads that wait for its missing bytes get the error.
     pub(super) fn ended(&self, fetch: FetchNo, error: Option<&Error>) {
         self.fetches.lock().retain(|(no, _)| *no != fetch);
-        // What came of a version that was found wrong meanwhile was dropped.
+        // Pieces of a version that was found wrong meanwhile were dropped.
         if let Some(error) = error.or(self.wrong.get()) {
             let answers = self.pieces.lock().failed(fetch, error);
             answers.into_iter().for_each(super::pieces::Answer::give);

@@ -23,6 +23,7 @@ mod queue;
 mod reading;
 mod recover;
 mod resolve;
+mod rest;
 mod runs;
 mod send;
 mod staged;
@@ -39,8 +40,9 @@ pub use error::Error;
 pub use kept::{Kept, KeptFiles, kept_in};
 pub use lending::Loan;
 pub use queue::Queue;
+pub use rest::Rest;
 pub use send::Turn;
-pub use staged::{Rest, Staged};
+pub use staged::Staged;
 
 use crate::buffer::Pool;
 use crate::clock::Clock;
@@ -284,7 +286,7 @@ impl Area {
         }
     }
 
-    /// Makes the calls of the disk wait behind so many of them. Returns the number of calls before the first one that waits.
+    /// Makes the disk answer this number of calls, and hold those behind. Returns the number of calls before the first one that waits.
     #[cfg(test)]
     pub(crate) fn hold_disk_behind(&self, calls: u64) -> u64 {
         let free = self.disk_calls() + calls;

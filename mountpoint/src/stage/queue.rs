@@ -39,9 +39,10 @@ struct Waiting {
 }
 
 impl Queue {
-    /// Notes that the last program that wrote to a changed file closed it.
-    pub fn closed(&mut self, file: u64, now: Instant) {
+    /// Notes that the last program that wrote to a changed file closed it. Returns whether the file is the next one that is due.
+    pub fn closed(&mut self, file: u64, now: Instant) -> bool {
         self.wait(file, now, |since| (now + REST).min(since + WAIT_MAX));
+        self.is_next(file)
     }
 
     /// Notes that a program opened the file for writing. Earlier changes go all the same, after a while.
@@ -51,11 +52,16 @@ impl Queue {
         }
     }
 
-    /// Notes that a program synced a changed file and keeps it open.
-    pub fn synced(&mut self, file: u64, now: Instant) {
+    /// Notes that a program synced a changed file and keeps it open. Returns whether the file is the next one that is due.
+    pub fn synced(&mut self, file: u64, now: Instant) -> bool {
         if !self.files.contains_key(&file) {
             self.wait(file, now, |since| since + WAIT_MAX);
         }
+        self.is_next(file)
+    }
+
+    fn is_next(&self, file: u64) -> bool {
+        self.order.first().is_some_and(|(_, next)| *next == file)
     }
 
     /// Makes a file due at once.
@@ -176,6 +182,19 @@ mod tests {
         assert_eq!((queue.take(now + seconds(2)), queue.next()), (None, Some(now + seconds(3))));
         assert_eq!(queue.oldest(), Some(now));
         assert_eq!([0; 3].map(|_| queue.take(now + seconds(4))), [Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn only_a_file_that_is_due_before_all_others_wakes_the_sender() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        assert!(queue.closed(2, now));
+        assert!(!queue.closed(3, now) && !queue.synced(1, now));
+        assert!(queue.closed(4, now - seconds(1)), "it is due earlier");
+        assert_eq!(queue.take(now + REST), Some(4));
+        assert!(!queue.closed(4, now + REST), "another one is due first");
+        queue.done(2);
+        queue.done(3);
+        assert!(queue.closed(4, now + seconds(1) + REST));
     }
 
     #[test]

@@ -85,11 +85,11 @@ pub(super) type Sources = BTreeMap<String, Option<Share>>;
 /// The knowledge about one cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Its note, or what the note of its source says in place of that.
+    /// The note of the cache, or what the note of its source says in place of that.
     Known(Kept),
-    /// Its note can't be read, and no source uses it.
+    /// No note can be read, and no source uses the cache.
     Unused,
-    /// Its note can't be read, and a source may use it.
+    /// No note can be read, and a source may use the cache.
     Unknown,
 }
 

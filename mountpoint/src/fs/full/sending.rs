@@ -29,7 +29,7 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Sending {
     queue: Mutex<Queue>,
-    /// Rung when the queue changes, or a send ends.
+    /// Rung when another file becomes the next one that is due, or a send ends.
     bell: Notify,
     /// Rung when a changed file is closed.
     to_sync: Notify,
@@ -133,8 +133,10 @@ impl Full {
     /// Queues a changed file that no program writes.
     fn waits(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if staged.is_dirty() {
-            self.sending.queue.lock().closed(ino.0, now);
-            self.sending.bell.notify_one();
+            // Behind others that are due earlier the file needs no bell, which would wake a thread for each close.
+            if self.sending.queue.lock().closed(ino.0, now) {
+                self.sending.bell.notify_one();
+            }
             self.sending.to_sync.notify_one();
         }
     }
@@ -152,8 +154,9 @@ impl Full {
     /// Notes that a program synced a file that it has open.
     pub(super) fn synced(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if staged.is_dirty() {
-            self.sending.queue.lock().synced(ino.0, now);
-            self.sending.bell.notify_one();
+            if self.sending.queue.lock().synced(ino.0, now) {
+                self.sending.bell.notify_one();
+            }
         }
     }
 

@@ -59,7 +59,7 @@ async fn the_use_of_the_stage_is_told_while_its_disk_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_write_that_waited_for_room_leaves_its_worker_to_others_where_the_disk_hangs() {
+async fn a_write_that_waited_for_room_holds_no_worker_while_the_disk_hangs() {
     let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
     let fs = promising(Commit::Disk, &client, dir.path(), Clock::machine());
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
@@ -69,7 +69,7 @@ async fn a_write_that_waited_for_room_leaves_its_worker_to_others_where_the_disk
     let write =
         async move { writing.write_once_there_is_room(opened.handle, (0, b"bytes".to_vec()), 0).await };
     let written = tokio::spawn(write);
-    // On this thread, which is no worker: a worker that waits for the disk drives no timer.
+    // This thread belongs to no runtime: a worker that waits for the disk drives no timer.
     testkit::until("the disk hangs", || fs.area().disk_calls() > free);
     let other = tokio::spawn(async {});
     for _ in 0..6_000 {

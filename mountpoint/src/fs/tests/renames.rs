@@ -225,7 +225,7 @@ async fn a_file_made_and_not_written_and_a_taken_name_are_looked_at() {
 }
 
 /// A new file of 20 MiB, whose upload has begun, and its bytes.
-async fn long_file(fs: &FileSystem, name: &str) -> (HandleNo, Vec<u8>) {
+async fn long_file(fs: &Arc<FileSystem>, name: &str) -> (HandleNo, Vec<u8>) {
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
     let (_, opened) = fs.create(ROOT, OsStr::new(name), wish, Maker::default(), 1).await.unwrap();
     let bytes: Vec<u8> = (0..20 << 20).map(|i| (i / 3) as u8).collect();

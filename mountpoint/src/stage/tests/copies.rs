@@ -49,7 +49,7 @@ fn copies_by_pieces(engine: &mut Engine) {
     shared.folder.never_clones();
 }
 
-/// A file of so many MiB, and a copy of it that is held at its third piece.
+/// A file of this many MiB, and a copy of it that is held at its third piece.
 async fn held_copy(
     engine: &mut Engine,
     mib: u64,

@@ -1,4 +1,4 @@
-//! Which caches go to make room, and which stay though notes are lost.
+//! Tests of the caches that go to make room, and of those that stay though notes are lost.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
