@@ -75,7 +75,7 @@ impl Parts {
             part.is_current = true;
             return Some((number, part.start..part.end));
         }
-        // Its next bytes are taken at once: the upload has no part behind `end`.
+        // The next bytes are taken at once: the upload has no part behind `end`.
         self.0.truncate(stay);
         let (number, start) = (self.0.len() as u32 + 1, self.end());
         if start >= size {

@@ -446,7 +446,7 @@ impl Staged {
     pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation, meta.size);
-        // What is written later changes the object that the bucket has now.
+        // Later writes change the object that the bucket has now.
         state.ahead.end();
         if let Some(lent) = &mut state.lent {
             lent.was_sent |= !lent.is_quiet;

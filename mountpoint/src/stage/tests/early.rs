@@ -59,7 +59,7 @@ async fn full_parts_go_out_early_and_the_close_sends_the_last_one() {
     assert!(stored(&client, "long") == bytes(LEN));
     assert_eq!(requests(&client), [1, 3, 1, 0]);
     assert!(!staged.is_dirty());
-    // What is written now changes that object, and goes out in the places that changed.
+    // Later writes change that object, and go out in the places that changed.
     write(&staged, LEN, &bytes(LEN));
     assert_eq!(client.calls(Op::UploadPart), 3);
     store(&staged).await.unwrap().expect("there was a change");
