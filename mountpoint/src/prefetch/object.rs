@@ -169,7 +169,7 @@ impl Object {
     pub(super) fn ended(&self, fetch: FetchNo, error: Option<&Error>) {
         self.fetches.lock().retain(|(no, _)| *no != fetch);
         // Pieces of a version that was found wrong meanwhile were dropped.
-        if let Some(error) = error.or(self.wrong.get()) {
+        if let Some(error) = error.or_else(|| self.wrong.get()) {
             let answers = self.pieces.lock().failed(fetch, error);
             answers.into_iter().for_each(super::pieces::Answer::give);
         }

@@ -103,6 +103,13 @@ mod tests {
         (number <= 30).then_some(if number < 4 { 5 } else { 8 })
     }
 
+    /// A file that is written from its beginning on.
+    fn till(end: u64) -> Runs {
+        let mut runs = Runs::default();
+        runs.insert(0..end);
+        runs
+    }
+
     fn written(ranges: &[Range<u64>]) -> Runs {
         let mut runs = Runs::default();
         ranges.iter().for_each(|range| runs.insert(range.clone()));
@@ -179,14 +186,14 @@ mod tests {
     #[test]
     fn a_part_goes_early_once_it_is_written_and_a_byte_behind_it() {
         let mut parts = Parts::default();
-        assert_eq!(parts.take_new(5, &written(&[0..5]), len), None, "the file may end here");
+        assert_eq!(parts.take_new(5, &till(5), len), None, "the file may end here");
         assert_eq!(parts.take_new(60, &written(&[0..4, 5..60]), len), None, "a hole may be filled later");
-        assert_eq!(parts.take_new(6, &written(&[0..6]), len), Some((1, 0..5)));
-        assert_eq!(parts.take_new(6, &written(&[0..6]), len), None);
-        assert_eq!(parts.take_new(11, &written(&[0..11]), len), Some((2, 5..10)));
+        assert_eq!(parts.take_new(6, &till(6), len), Some((1, 0..5)));
+        assert_eq!(parts.take_new(6, &till(6), len), None);
+        assert_eq!(parts.take_new(11, &till(11), len), Some((2, 5..10)));
         // A changed part waits for the end.
         parts.touched(&(4..6));
-        assert_eq!(parts.take_new(11, &written(&[0..11]), len), None);
+        assert_eq!(parts.take_new(11, &till(11), len), None);
         assert!(!parts.are_all(11));
         assert_eq!(parts.take_lacking(11, len), Some((1, 0..5)));
         assert_eq!(parts.take_lacking(11, len), Some((2, 5..10)));
@@ -200,7 +207,7 @@ mod tests {
         let mut parts = Parts::default();
         while parts.take_lacking(7, len).is_some() {}
         assert!(parts.are_all(7) && !parts.are_all(9));
-        assert_eq!(parts.take_new(40, &written(&[0..40]), len), None, "its last part is short");
+        assert_eq!(parts.take_new(40, &till(40), len), None, "its last part is short");
         assert_eq!(parts.take_lacking(9, len), Some((2, 5..9)));
         assert_eq!(parts.take_lacking(9, len), None);
         assert!(parts.are_all(9));
@@ -220,6 +227,6 @@ mod tests {
             }
         }
         assert_eq!((last.0, last.1.is_empty()), (31, true));
-        assert_eq!(parts.take_new(1_000, &written(&[0..1_000]), len), None);
+        assert_eq!(parts.take_new(1_000, &till(1_000), len), None);
     }
 }

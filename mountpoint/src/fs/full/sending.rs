@@ -153,10 +153,8 @@ impl Full {
 
     /// Notes that a program synced a file that it has open.
     pub(super) fn synced(&self, ino: InodeNo, staged: &Staged, now: Instant) {
-        if staged.is_dirty() {
-            if self.sending.queue.lock().synced(ino.0, now) {
-                self.sending.bell.notify_one();
-            }
+        if staged.is_dirty() && self.sending.queue.lock().synced(ino.0, now) {
+            self.sending.bell.notify_one();
         }
     }
 

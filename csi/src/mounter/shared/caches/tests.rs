@@ -63,8 +63,8 @@ fn notes_of_sources_stand_in_for_the_unreadable_note_of_a_cache() {
     let (user, other) = (with("sh-1", "a", Some(30)), with("sh-2", "b", Some(30)));
     assert_eq!(state(&[user.clone(), other.clone()], None), State::Known(kept(30, "sh-1", 0)));
     assert_eq!(state(&[with("sh-1", "a", None)], None), State::Unknown, "an earlier driver noted no size");
-    assert_eq!(state(&[other.clone()], None), State::Unused);
-    assert_eq!(state(&[other.clone(), ("sh-3".to_owned(), None)], None), State::Unknown);
+    assert_eq!(state(std::slice::from_ref(&other), None), State::Unused);
+    assert_eq!(state(&[other, ("sh-3".to_owned(), None)], None), State::Unknown);
     let own = kept(60, "sh-4", 7);
     assert_eq!(state(&[("sh-3".to_owned(), None)], Some(own.clone())), State::Known(own));
     let mut left_out = user;

@@ -63,7 +63,7 @@ fn a_column_after_a_footer_that_was_read_alone_is_no_copy_up_to_it() {
     for footer in [8, PAGE, 64 << 10, 100 << 10] {
         // The footer, as the kernel asks for it, and a column of four reads.
         let column = (40..44).map(|n| n * MIB..(n + 1) * MIB);
-        let reads: Vec<_> = [(size - footer) / PAGE * PAGE..size].into_iter().chain(column).collect();
+        let reads: Vec<_> = std::iter::once((size - footer) / PAGE * PAGE..size).chain(column).collect();
         let most = most_ahead(&mut window(size), &reads);
         // A run of such reads has 8 MiB ahead at its third read in any case.
         assert!(most <= 16 * MIB, "{footer}: {most}");
