@@ -65,3 +65,12 @@ results_old() {
     oldest=$(date --utc --date="$results_days days ago" +%Y-%m-%d)
     awk -F '\t' -v oldest="$oldest" '$3 == "-" || $3 < oldest { print $1 }' "$results"
 }
+
+# longest_first NAME...: the scenarios, those first whose last run took longest, since one that takes minutes and begins last is waited for alone.
+# One that was never run takes a minute.
+longest_first() {
+    local each
+    for each in "$@"; do
+        awk -F '\t' -v name="$each" '$1 == name && $4 != "-" { seconds = $4 } END { print seconds == "" ? 60 : seconds, name }' "$results"
+    done | sort -k 1,1nr -k 2,2 | cut -d ' ' -f 2
+}
