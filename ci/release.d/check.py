@@ -239,6 +239,23 @@ def expected(facts):
     return names
 
 
+def check_chart(directory, facts):
+    """Its version, its licence, and what ci/release writes into it: the image in its registry, and where the sources are."""
+    with tarfile.open(f"{directory}/scality-mountpoint-s3-csi-driver-{facts['version']}.tgz") as chart:
+        words, values = (chart.extractfile(f"scality-mountpoint-s3-csi-driver/{it}.yaml").read().decode() for it in ("Chart", "values"))
+        licence = "scality-mountpoint-s3-csi-driver/LICENSE" in chart.getnames()
+    say(licence and f"\nversion: {facts['version']}\nappVersion: {facts['version']}\n" in words, "the chart has this version and its licence", words)
+    repository = facts["image driver"].rsplit(":", 1)[0]
+    # Without a registry the image has the lab's name, and whoever installs the chart names another.
+    wanted = '""' if repository.startswith("lab.test/") else repository
+    found = re.search(r"^image:\n(?:  .*\n)*?  repository: (.*)$", values, re.MULTILINE)
+    say(found and found[1] == wanted, f"the chart's image.repository is {wanted}", found and found[1])
+    source = facts.get("source")
+    lines = [f'home: "{source}"', f'sources: ["{source}"]'] if source else []
+    said = [line for line in words.splitlines() if line.startswith(("home:", "sources:"))]
+    say(said == lines, f"the chart's home and sources are {source or 'not said'}", said)
+
+
 def check_release(directory):
     facts = {"Debian": []}
     for line in open(f"{directory}/release.txt"):
@@ -255,10 +272,7 @@ def check_release(directory):
     say(summed == there - {"SHA256SUMS"}, "SHA256SUMS names each file", sorted(summed ^ there))
     if there != wanted:
         return
-    with tarfile.open(f"{directory}/scality-mountpoint-s3-csi-driver-{facts['version']}.tgz") as chart:
-        words = chart.extractfile("scality-mountpoint-s3-csi-driver/Chart.yaml").read().decode()
-        licence = "scality-mountpoint-s3-csi-driver/LICENSE" in chart.getnames()
-    say(licence and f"\nversion: {facts['version']}\nappVersion: {facts['version']}\n" in words, "the chart has this version and its licence", words)
+    check_chart(directory, facts)
     wrong = provenance.differences(directory)
     say(not wrong, "the provenance names the files, the commit and the tools of this release", wrong)
     check_source(directory, facts)

@@ -47,6 +47,16 @@ sed -i 's/^revision: ./revision: x/' "$scratch/copy/release.txt"
 sums
 refused "an image of another commit" "version, revision and date are release.txt's"
 
+copy "$1"
+chart=$(basename "$scratch"/copy/scality-mountpoint-s3-csi-driver-*.tgz)
+mkdir "$scratch/chart"
+tar -xzf "$scratch/copy/$chart" -C "$scratch/chart"
+sed -i 's|^  repository: .*|  repository: ""|' "$scratch"/chart/*/values.yaml
+rm "$scratch/copy/$chart"
+tar -czf "$scratch/copy/$chart" -C "$scratch/chart" "$(ls "$scratch/chart")"
+sums
+refused "a chart that names no image" "FAILED: the chart's image.repository is "
+
 # The list of libraries in each program: a program without one.
 copy "$1"
 archive=$(basename "$scratch"/copy/mount-s3-host-*-x86_64.tar.gz)
