@@ -383,6 +383,19 @@ async fn a_workload_hears_of_pod_attributes_without_effect_under_systemd() {
 }
 
 #[tokio::test]
+async fn an_attribute_that_the_mounter_refuses_is_named_and_nothing_is_mounted() {
+    let driver = Driver::start().await;
+    driver.mounter.refuse(&[volume::CA_CONFIG_MAP]);
+    let mut call = driver.call();
+    call.volume_context.insert(volume::CA_CONFIG_MAP.into(), HUSH.into());
+    let error = driver.publish(call).await.unwrap_err();
+    let said = error.message();
+    assert!(error.code() == Code::InvalidArgument && !said.contains(HUSH), "{error}");
+    assert!(said.contains("caBundleConfigMap") && said.contains("tls.caCertConfigMap"), "{said}");
+    assert!(driver.mounter.mounts().is_empty());
+}
+
+#[tokio::test]
 async fn a_workload_hears_of_cache_and_memory_that_engines_of_one_pod_lack() {
     let driver = Driver::start().await;
     let with = |options: &[&str], attributes: &[(&str, &str)]| {

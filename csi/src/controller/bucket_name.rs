@@ -91,6 +91,7 @@ mod tests {
             "käse",
             "a/b",
             "abc\n",
+            "arn:aws:s3:eu-west-1:123456789012:accesspoint/ap",
         ] {
             assert!(fault(bad).is_some(), "{bad}");
         }

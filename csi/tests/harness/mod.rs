@@ -39,6 +39,7 @@ pub(crate) struct Recorder {
     gate: Mutex<Option<Arc<Semaphore>>>,
     ignored: Mutex<&'static [&'static str]>,
     left_out: Mutex<(&'static [&'static str], &'static str)>,
+    refused: Mutex<&'static [&'static str]>,
     made: Mutex<Made>,
     restarting: Mutex<Option<Restarting>>,
     usage: Mutex<Vec<VolumeUsage>>,
@@ -60,6 +61,10 @@ impl Mounter for Recorder {
 
     fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
         *self.left_out.lock().unwrap()
+    }
+
+    fn refuses(&self) -> &'static [&'static str] {
+        *self.refused.lock().unwrap()
     }
 
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
@@ -126,6 +131,10 @@ impl Recorder {
     /// Makes the mounter ignore these attributes.
     pub(crate) fn ignore(&self, attributes: &'static [&'static str]) {
         *self.ignored.lock().unwrap() = attributes;
+    }
+
+    pub(crate) fn refuse(&self, attributes: &'static [&'static str]) {
+        *self.refused.lock().unwrap() = attributes;
     }
 
     pub(crate) fn leave_out(&self, options: &'static [&'static str], why: &'static str) {

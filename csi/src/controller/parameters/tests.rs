@@ -97,6 +97,7 @@ fn what_is_wrong_is_named_with_what_to_write() {
         (&[(ADOPT_PREFIX, "true")], "needs bucketName"),
         (&[(BUCKET_NAME, "shared"), (ADOPT_PREFIX, "yes")], "neither \"true\" nor \"false\""),
         (&[(BUCKET_NAME, "No_Bucket")], "small letters"),
+        (&[(BUCKET_NAME, "arn:aws:s3:eu-west-1:123456789012:accesspoint/ap")], "small letters"),
         (&[(BUCKET_NAME_TEMPLATE, "${pvc.name}_x")], "makes the bucket's name \"data_x\""),
         (&[(BUCKET_NAME_TEMPLATE, "${pvc.uid}")], "there is no variable ${pvc.uid}"),
         (&[(BUCKET_NAME, "shared"), (PREFIX_TEMPLATE, "/")], "whole bucket"),

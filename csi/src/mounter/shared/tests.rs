@@ -240,6 +240,22 @@ fn workloads_of_one_volume_share_a_source_and_one_volume_too_many_waits() {
 }
 
 #[test]
+fn a_volume_with_its_pods_account_is_refused_with_what_to_set() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            let token = Some(Token("the token of a pod".to_owned()));
+            let request = MountRequest { token, ..home.request("pv-1", "w1") };
+            let error = home.mounter.mount(request).await.unwrap_err();
+            let said = error.to_string();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+            assert!(said.contains("node.mounter: pod") && !said.contains("the token"), "{said}");
+            assert!(Mounts::read().unwrap().at(&home.target("pv-1", "w1")).is_none());
+            home.mount("pv-1", "w1").await.unwrap();
+        })
+    });
+}
+
+#[test]
 fn a_source_without_targets_is_unmounted_later_and_frees_its_place() {
     isolated(|| {
         on_node(Duration::from_millis(300), |home| async move {
