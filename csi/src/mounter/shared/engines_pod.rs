@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::shares::write_whole;
 use crate::contract::comm::{self, Comm};
 use crate::contract::engines_pod::{self, APP, Begin};
 use crate::contract::message::{self, Answer};
@@ -16,6 +17,9 @@ use crate::mounter::assignment::{MountpointPod, Step, View, wait};
 use crate::mounter::comm_files::{CommFiles, one_line};
 use crate::mounter::peer::{self, Processes};
 use crate::mounter::source;
+
+/// The note of the last pod, in the driver's directory on the node.
+const NOTE: &str = "engines-pod";
 
 /// An engines pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,14 +129,15 @@ impl EnginesPods {
     }
 
     fn note(&self) -> PathBuf {
-        comm::plugin_directory(&self.kubelet).join("engines-pod")
+        comm::plugin_directory(&self.kubelet).join(NOTE)
     }
 
     fn remember(&self, uid: &str) {
         if std::fs::read_to_string(self.note()).is_ok_and(|noted| noted == uid) {
             return;
         }
-        if let Err(error) = std::fs::write(self.note(), uid) {
+        let directory = comm::plugin_directory(&self.kubelet);
+        if let Err(error) = write_whole(&directory, NOTE, uid.as_bytes()) {
             tracing::warn!("noting the engines pod in {}: {error}", self.note().display());
         }
     }
@@ -204,6 +209,26 @@ mod tests {
         let why = decided(&view(true, &[("e-2", waits)]), Some("new")).unwrap_err();
         assert!(why.contains("CrashLoopBackOff"), "{why}");
         assert!(decided(&view(true, &[]), Some("old")).unwrap_err().contains(APP));
+    }
+
+    #[test]
+    fn the_note_of_the_next_pod_replaces_a_whole_one_at_once() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let directory = comm::plugin_directory(kubelet.path());
+        std::fs::create_dir_all(&directory).unwrap();
+        for uid in ["old", "new"] {
+            std::fs::create_dir_all(Comm::on_host(kubelet.path(), uid).directory()).unwrap();
+        }
+        let (_tell, pods) = watch::channel(view(false, &[]));
+        let pods = EnginesPods::new(pods, kubelet.path(), "kube-system", Processes::default());
+        pods.remember("old");
+        // A second name of the first note: a write into its file would show here, and a driver that ends in it would leave half a note.
+        let earlier = directory.join("earlier");
+        std::fs::hard_link(pods.note(), &earlier).unwrap();
+        pods.remember("new");
+        assert_eq!(pods.known().as_deref(), Some("new"));
+        assert_eq!(std::fs::read_to_string(&earlier).unwrap(), "old");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2, "nothing temporary is left");
     }
 
     #[test]

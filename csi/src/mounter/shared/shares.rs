@@ -53,9 +53,14 @@ impl Share {
 
 /// Writes a note, whole or not at all, also if the machine loses power.
 pub(super) fn write_note(directory: &Path, name: &str, note: &impl Serialize) -> io::Result<()> {
+    write_whole(directory, name, &serde_json::to_vec(note).map_err(io::Error::other)?)
+}
+
+/// Writes a file of the driver like [`write_note`].
+pub(super) fn write_whole(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = directory.join(format!(".{name}.new"));
     let mut file = File::create(&temporary)?;
-    file.write_all(&serde_json::to_vec(note).map_err(io::Error::other)?)?;
+    file.write_all(bytes)?;
     // A name that reaches the disk before its bytes is an empty note after a loss of power.
     file.sync_all()?;
     std::fs::rename(&temporary, directory.join(name))
