@@ -296,6 +296,9 @@ fn kill_all(processes: &BTreeSet<i32>) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    use testkit::isolated;
+
     use super::super::left::tests::stuck;
     use super::*;
 
@@ -386,6 +389,89 @@ mod tests {
         std::fs::write(comm.exit(), "").unwrap();
         assert!(many.begin("sh-1").unwrap_err().contains("still ends"));
         assert!(comm.exit().exists(), "its directory stays as long");
+    }
+
+    /// A pod whose mounters run this shell script.
+    fn many_of_shells(folder: &tempfile::TempDir, script: &str) -> Many {
+        let mut many = many(folder, own(), 2);
+        many.config.program = "/bin/sh".into();
+        many.config.args = vec!["-c".into(), script.into()];
+        many
+    }
+
+    fn mounter_of(many: &Many, source: &str) -> Option<Pid> {
+        many.mounters.lock().running.get(source).map(|of| of.pid)
+    }
+
+    /// Waits for the end of a child, and leaves its exit status. `false`: this process has no such child, or has it no more.
+    fn ends(child: Pid) -> bool {
+        waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_ok()
+    }
+
+    fn killed(child: Pid) {
+        kill_process(child, Signal::KILL).unwrap();
+        assert!(ends(child));
+    }
+
+    // Each of these two tests takes all exit statuses of its process, so it needs one of its own.
+
+    #[test]
+    fn ended_children_are_reaped_and_only_a_mounters_end_counts() {
+        isolated(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let many = many_of_shells(&folder, "exec sleep 600");
+            many.begin("sh-1").unwrap();
+            let mounter = mounter_of(&many, "sh-1").unwrap();
+            let others = [0, 7].map(|code| {
+                let child = Command::new("/bin/sh").args(["-c", &format!("exit {code}")]).spawn().unwrap();
+                Pid::from_child(&child)
+            });
+            assert_eq!(others.map(ends), [true, true]);
+            many.reap();
+            assert_eq!(others.map(ends), [false, false], "one signal may stand for several ends");
+            assert_eq!(mounter_of(&many, "sh-1"), Some(mounter));
+            assert!(many.mounters.lock().deaths.is_empty());
+
+            killed(mounter);
+            many.reap();
+            let next = mounter_of(&many, "sh-1").unwrap();
+            assert!(next != mounter && !ends(mounter));
+            let comm = Comm::at(folder.path()).of_source("sh-1");
+            std::fs::write(comm.exit(), "").unwrap();
+            killed(next);
+            many.reap();
+            assert!(!many.serves() && !comm.directory().exists() && !ends(next));
+        });
+    }
+
+    #[test]
+    fn a_dead_mounters_engine_is_reaped_before_the_next_mounter_begins() {
+        isolated(|| {
+            // Like the first process of a container, this one inherits what others leave.
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let noted = folder.path().join("engine");
+            let note = noted.display();
+            let script = format!("sleep 600 & echo $! >{note}.new; mv {note}.new {note}; wait");
+            let many = many_of_shells(&folder, &script);
+            many.begin("sh-1").unwrap();
+            testkit::until("its engine runs", || noted.exists());
+            let engine = std::fs::read_to_string(&noted).unwrap().trim().parse().unwrap();
+            let engine = Pid::from_raw(engine).unwrap();
+            killed(mounter_of(&many, "sh-1").unwrap());
+            many.reap();
+            assert_eq!(mounter_of(&many, "sh-1"), None, "two engines would have one directory");
+            assert!(ends(engine), "it is killed");
+            std::fs::remove_file(&noted).unwrap();
+            many.reap();
+            assert!(!ends(engine));
+            let next = mounter_of(&many, "sh-1").expect("a mounter");
+            // Nothing stays behind.
+            testkit::until("its engine runs", || noted.exists());
+            let engine = std::fs::read_to_string(&noted).unwrap().trim().parse().unwrap();
+            killed(next);
+            killed(Pid::from_raw(engine).unwrap());
+        });
     }
 
     #[test]

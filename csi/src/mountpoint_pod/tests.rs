@@ -539,3 +539,20 @@ fn a_pod_that_nobody_needs_any_more_ends_well_while_it_waits() {
     });
     assert_eq!(pod.error(), None);
 }
+
+/// Goal: no zombies fill the table of processes of an engines pod.
+#[test]
+fn a_mounter_among_others_reaps_what_a_dead_engine_left() {
+    testkit::isolated(|| {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let mut pod = Pod::new("");
+        let left = [1, 2].map(|_| Pid::from_child(&std::process::Command::new("/bin/true").spawn().unwrap()));
+        // Waits for the end of a child, and leaves its exit status.
+        let ends = |child| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_ok();
+        reap(&pod.config);
+        assert_eq!(left.map(ends), [true, true], "it is not the first process of a container");
+        pod.config.among = Some(Among { node: 0, share: None });
+        reap(&pod.config);
+        assert_eq!(left.map(ends), [false, false]);
+    });
+}
