@@ -2,9 +2,11 @@
 //! outlives mounts, and also pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its
 //! engine owns, or the reason why there is none.
 //!
-//! Sizes are reserved: all caches together never exceed the disk. To make room, caches that no engine uses are removed, the oldest first. If
-//! the note of a cache can't be read, the notes of the sources say who uses it, and its size. If they can't be read either, the cache counts as
-//! in use with an unknown size, and no other cache gets room.
+//! Sizes are reserved: all caches together never exceed the disk. To make room, caches that no engine uses are removed, the oldest first. One
+//! that the disk does not remove keeps its size, and the next one goes.
+//!
+//! If the note of a cache can't be read, the notes of the sources say who uses it, and its size. If they can't be read either, the cache counts
+//! as in use with an unknown size, and no other cache gets room.
 //!
 //! The disk may hang. Room is made for one volume at a time, by its [`Turn`]; the caller decides how long it waits.
 //!
@@ -91,6 +93,8 @@ enum State {
     Unused,
     /// No note can be read, and a source may use the cache.
     Unknown,
+    /// An unused cache of this size, in MiB, which the disk does not remove.
+    Stays(u64),
 }
 
 /// All caches by name.
@@ -137,9 +141,11 @@ fn to_remove(
     }
     let mut removed = Vec::new();
     let mut known = BTreeMap::new();
+    let mut reserved: u64 = 0;
     for (other, it) in all.iter().filter(|(other, _)| *other != name) {
         match it {
             State::Known(it) => drop(known.insert(other, it)),
+            State::Stays(mib) => reserved += mib,
             State::Unused => removed.push(other.clone()),
             // The room that is left is not known. A cache that has its room already keeps it.
             State::Unknown if matches!(all.get(name), Some(State::Known(own)) if own.mib >= mib) => {
@@ -148,7 +154,7 @@ fn to_remove(
             State::Unknown => return Err(unreadable(other)),
         }
     }
-    let mut reserved: u64 = known.values().map(|it| it.mib).sum();
+    reserved += known.values().map(|it| it.mib).sum::<u64>();
     let mut unused: Vec<_> = known.into_iter().filter(|(_, it)| !users.contains(&*it.source)).collect();
     unused.sort_by_key(|(_, it)| it.used);
     for (other, it) in unused {
@@ -230,14 +236,27 @@ impl Caches {
         });
         let state = |other: &str| by_sources(other, &others, had.clone().filter(|_| other == name));
         let all = self.all(&root, &others, state);
-        let all = all.map_err(|error| failed("reading the notes on caches", error))?;
+        let mut all = all.map_err(|error| failed("reading the notes on caches", error))?;
         let may_use = |share: Option<&Share>| share.is_none_or(|share| !share.without_cache);
         let users = others.iter().filter(|(_, share)| may_use(share.as_ref()));
         let users = users.map(|(source, _)| &**source).collect();
-        for other in to_remove(&all, &users, (name, wanted.mib), max)? {
+        let mut failure = None;
+        // One at a time: in place of a cache that the disk does not remove goes the next one.
+        loop {
+            let next = to_remove(&all, &users, (name, wanted.mib), max).map(|plan| plan.into_iter().next());
+            let Some(other) = next.map_err(|why| failure.take().unwrap_or(why))? else { break };
             tracing::info!("the cache {other} goes, to make room for that of {}", wanted.source);
-            remove(&root.join(&other)).map_err(|error| failed("removing an earlier cache", error))?;
-            self.forget(&other).map_err(|error| failed("forgetting an earlier cache", error))?;
+            let was = all.remove(&other);
+            if let Err(error) = remove(&root.join(&other)).and_then(|()| self.forget(&other)) {
+                let why = failed(&format!("removing the earlier cache {other}"), error);
+                tracing::warn!("{why}");
+                failure.get_or_insert(why);
+                let stays = match was {
+                    Some(State::Known(kept)) => State::Stays(kept.mib),
+                    _ => State::Unknown,
+                };
+                all.insert(other, stays);
+            }
         }
         let note = Kept { mib: wanted.mib, source: wanted.source.to_owned(), used: now() };
         self.put(name, &note).map_err(|error| failed("noting it", error))?;

@@ -1,9 +1,10 @@
 //! Tests of the caches that go to make room, and of those that stay though notes are lost.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::task::Poll;
 
 use super::*;
-use crate::mounter::testing::request;
+use crate::mounter::testing::{isolated, request, runtime};
 
 fn kept(mib: u64, source: &str, used: u64) -> Kept {
     Kept { mib, source: source.into(), used }
@@ -35,6 +36,11 @@ fn the_oldest_unused_caches_make_room_and_those_in_use_stay() {
     assert!(why.contains("71 MiB") && why.contains("30 of 100 MiB"), "{why}");
     assert_eq!(chosen("a", 40), Ok(vec![]), "its own size is free for it");
     assert!(chosen("c", 1).unwrap_err().contains("another source"));
+    let stuck = BTreeMap::from([("b".to_owned(), State::Stays(30)), ("c".to_owned(), all["c"].clone())]);
+    let chosen = |name, mib| to_remove(&stuck, &BTreeSet::new(), (name, mib), 100);
+    assert_eq!(chosen("d", 70), Ok(vec!["c".to_owned()]));
+    assert!(chosen("d", 71).unwrap_err().contains("30 of 100 MiB"), "the disk does not remove it");
+    assert_eq!(chosen("b", 70), Ok(vec![]), "its own volume may have it");
 }
 
 #[test]
@@ -105,18 +111,72 @@ impl Home {
         self.take_beside((volume, source, mib), named(sources))
     }
 
-    fn take_beside(
+    fn take_beside(&self, wanted: (&str, &str, u64), sources: Sources) -> Result<PathBuf, String> {
+        let turn = Turn { _choosing: Arc::clone(&self.caches.choosing).blocking_lock_owned() };
+        self.take_in(&turn, wanted, sources)
+    }
+
+    fn take_in(
         &self,
+        turn: &Turn,
         (volume, source, mib): (&str, &str, u64),
         sources: Sources,
     ) -> Result<PathBuf, String> {
         let name = name_of(&request(volume, "w1"));
         let user = rustix::process::geteuid().as_raw();
         let wanted = Wanted { source, comm: &self.comm, user, mib };
-        let turn = Turn { _choosing: Arc::clone(&self.caches.choosing).blocking_lock_owned() };
-        self.caches.take(&turn, &name, &wanted, || Ok(sources))?;
+        self.caches.take(turn, &name, &wanted, || Ok(sources))?;
         Ok(self.caches.directory(&self.comm, &name).unwrap())
     }
+
+    /// Takes a cache, and leaves it at this time, in seconds since 1970.
+    fn used_until(&self, volume: &str, mib: u64, used: u64) -> PathBuf {
+        let cache = self.take(volume, "sh-0", mib, &[]).unwrap();
+        self.caches.put(&name_of(&request(volume, "w1")), &kept(mib, "sh-0", used)).unwrap();
+        std::fs::write(cache.join("block"), "bytes").unwrap();
+        cache
+    }
+}
+
+/// Goal: one directory that can't be removed does not keep all later volumes from a cache.
+#[test]
+fn a_cache_that_can_not_be_removed_keeps_its_size_and_the_next_one_goes() {
+    isolated(|| {
+        let home = Home::new();
+        let [one, two, three] =
+            [("pv-1", 5), ("pv-2", 6), ("pv-3", 7)].map(|(it, at)| home.used_until(it, 30, at));
+        let busy = one.join("busy");
+        std::fs::create_dir(&busy).unwrap();
+        rustix::mount::mount("tmpfs", &busy, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        let four = home.take("pv-4", "sh-4", 30, &[]).unwrap();
+        assert!(busy.is_dir() && !two.exists() && three.join("block").exists() && four.is_dir());
+        // The next one takes the room of the third. Nothing is left to remove but the first.
+        home.take("pv-5", "sh-5", 30, &["sh-4"]).unwrap();
+        let why = home.take("pv-6", "sh-6", 30, &["sh-4", "sh-5"]).unwrap_err();
+        assert!(why.contains("removing the earlier cache") && why.contains("busy"), "{why}");
+        assert!(busy.is_dir() && !three.exists() && four.is_dir());
+        rustix::mount::unmount(&busy, rustix::mount::UnmountFlags::empty()).unwrap();
+        home.take("pv-6", "sh-6", 30, &["sh-4", "sh-5"]).unwrap();
+        assert!(!one.exists() && four.is_dir());
+    });
+}
+
+/// Goal: volumes that begin at once evict neither one another nor more than they need.
+#[test]
+fn a_volume_that_waits_for_room_sees_what_the_one_before_it_left() {
+    let (home, runtime) = (Home::new(), runtime());
+    home.used_until("pv-0", 60, 5);
+    let first = runtime.block_on(home.caches.turn());
+    let mut second = Box::pin(home.caches.turn());
+    let waits = std::future::poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
+    assert!(runtime.block_on(waits), "room is made for one at a time");
+    let one = home.take_in(&first, ("pv-1", "sh-1", 60), named(&["sh-2"])).unwrap();
+    drop(first);
+    let second = runtime.block_on(second);
+    let why = home.take_in(&second, ("pv-2", "sh-2", 60), named(&["sh-1"])).unwrap_err();
+    assert!(why.contains("60 of 100 MiB") && one.is_dir(), "{why}");
+    home.take_in(&second, ("pv-2", "sh-2", 40), named(&["sh-1"])).unwrap();
+    assert!(one.is_dir(), "its engine uses it");
 }
 
 #[test]
