@@ -42,6 +42,23 @@ impl CommFiles {
         Ok(Self { directory, group, path: comm.directory().to_owned() })
     }
 
+    /// Opens the directory; `None` if there is none: the kubelet has removed the pod, or a process of the pod the directory.
+    ///
+    /// # Errors
+    /// Other errors of the system, such as too many open files. The directory may be there.
+    pub fn find(comm: &Comm) -> io::Result<Option<Self>> {
+        match Self::open(comm) {
+            Ok(files) => Ok(Some(files)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(None)
+            }
+            Err(error) => {
+                let at = comm.directory().display();
+                Err(io::Error::new(error.kind(), format!("opening the comm directory {at}: {error}")))
+            }
+        }
+    }
+
     /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -70,13 +87,18 @@ impl CommFiles {
     /// Announces, by the file `mount.exit`, that the source is unmounted on purpose.
     ///
     /// # Errors
-    /// An error of the file system.
+    /// An error of the file system, with the file's path: the mounter does not know, and the caller has to try again later.
     pub fn announce_exit(&self) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, "mount.exit", flags, Mode::from_raw_mode(0o640)) {
-            // A link or a pipe with this name announces the unmount, too.
-            Ok(_) | Err(Errno::LOOP | Errno::NXIO) => Ok(()),
-            Err(error) => Err(error.into()),
+            // A link, a pipe or a directory with this name announces the unmount, too.
+            Ok(_) | Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => Ok(()),
+            // The directory was removed after it was opened: no mounter waits there.
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => {
+                let (error, at) = (io::Error::from(error), self.path.display());
+                Err(io::Error::new(error.kind(), format!("writing {at}/mount.exit: {error}")))
+            }
         }
     }
 
@@ -463,6 +485,19 @@ mod tests {
         files.announce_exit().unwrap();
         files.announce_exit().unwrap();
         assert!(files.exit_announced());
+    }
+
+    #[test]
+    fn any_file_of_the_name_announces_and_a_pod_that_is_gone_needs_none() {
+        let (files, folder) = comm();
+        std::fs::create_dir(folder.path().join("mount.exit")).unwrap();
+        files.announce_exit().unwrap();
+        assert!(files.exit_announced());
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        let found = |name| CommFiles::find(&Comm::at(folder.path().join(name))).unwrap();
+        assert!(found("").is_some() && found("file").is_none() && found("missing").is_none());
+        folder.close().unwrap();
+        files.announce_exit().unwrap();
     }
 
     #[test]

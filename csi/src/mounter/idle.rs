@@ -109,14 +109,13 @@ impl Idle {
 
     /// Tells a waiting mounter that it gets no mount.
     fn send_away(&self, name: &str, uid: &str) {
-        let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
+        let told = CommFiles::find(&Comm::on_host(&self.kubelet, uid)).and_then(|files| match files {
+            Some(files) if !files.exit_announced() => files.announce_exit(),
             // The container has not started, or the kubelet has removed the pod: no process waits.
-            return;
-        };
-        if !files.exit_announced()
-            && let Err(error) = files.announce_exit()
-        {
-            tracing::warn!("telling Mountpoint Pod {name} to end: writing mount.exit: {error}");
+            _ => Ok(()),
+        });
+        if let Err(error) = told {
+            tracing::warn!("Mountpoint Pod {name} has no mount and can't be told to end yet: {error}");
         }
     }
 
@@ -204,9 +203,10 @@ impl Unmounting {
         let at = self.source.display();
         let uid = uid.or_else(|| self.notes.uid(name));
         // The kubelet may have removed the pod's directory already.
-        let files = uid.and_then(|uid| CommFiles::open(&Comm::on_host(&self.kubelet, &uid)).ok());
+        let files = uid.map(|uid| CommFiles::find(&Comm::on_host(&self.kubelet, &uid))).transpose();
+        let files = files.map_err(|error| error.to_string())?.flatten();
         if let Some(files) = &files {
-            files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
+            files.announce_exit().map_err(|error| error.to_string())?;
         }
         // A dead engine serves no workload, even if targets are still bound to its mount.
         if !matches!(self.probes.check(&self.source, sys::PROBE_LIMIT).await, Health::Dead(_)) {

@@ -154,6 +154,33 @@ fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
     });
 }
 
+/// Goal: a comm directory without room for a file delays the end of its own pod alone.
+#[test]
+fn a_source_whose_end_can_not_be_announced_is_tried_again() {
+    isolated(|| {
+        let home = home();
+        sys::unmount(&home.target, Busy::Refuse).unwrap();
+        let (comm, flags) = (home.comm.directory(), rustix::mount::MountFlags::empty());
+        rustix::mount::mount("tmpfs", comm, "tmpfs", flags, c"nr_inodes=2").unwrap();
+        std::fs::write(comm.join("full"), "").unwrap();
+        let other = comm::source(&home.kubelet, "mp-other");
+        std::fs::create_dir_all(&other).unwrap();
+        rustix::mount::mount("tmpfs", &other, "tmpfs", flags, None).unwrap();
+        runtime().block_on(async {
+            let (_tell, picture) = watch::channel(pods(&[], true));
+            let task = tokio::spawn(idle(&home.kubelet, picture, Duration::from_millis(20)).run());
+            let changes = Changes::watch().unwrap();
+            let until = Instant::now() + Duration::from_secs(60);
+            assert!(changes.until(until, |mounts| mounts.at(&other).is_none()).await.unwrap());
+            assert!(is_mounted(&home.source), "its mounter would take its end for a death");
+            std::fs::remove_file(comm.join("full")).unwrap();
+            assert!(changes.until(until, |mounts| mounts.at(&home.source).is_none()).await.unwrap());
+            task.abort();
+        });
+        assert!(home.comm.exit().exists());
+    });
+}
+
 /// The source and the note of a Mountpoint Pod that is gone. Its engine hangs for as long as the device is open; then it is dead.
 fn source_of_a_pod_that_is_gone(kubelet: &Path) -> Option<OwnedFd> {
     let device = fuse()?;

@@ -485,14 +485,18 @@ impl Node {
         Ok(made)
     }
 
-    /// Ends the mounter of a source that could not be mounted, and removes its keys and its note.
+    /// Ends the mounter of a source that could not be mounted, and removes its keys and its note. If that fails, the note stays: the mounter
+    /// waits for a mount, so the next attempt takes it, or else the search for unused sources tells it to end.
     fn give_up(&self, name: &str) {
         let share = self.shares.get(name).unwrap_or_default();
-        if let Ok(files) = CommFiles::open(&self.comm(&share.pod, name)) {
-            let ended = files.announce_exit().and_then(|()| files.remove_credentials());
-            if let Err(error) = ended {
-                tracing::warn!("after a failure, ending the mounter of {name}: {error}");
-            }
+        // Keys go first: a mounter that was told to end takes no mount, and its note would stop the next attempt.
+        let ended = CommFiles::find(&self.comm(&share.pod, name)).and_then(|files| {
+            files.map_or(Ok(()), |files| files.remove_credentials().and_then(|()| files.announce_exit()))
+        });
+        if let Err(error) = ended {
+            tracing::warn!("after a failure, ending the mounter of {name}: {error}; it is tried again later");
+            self.released.notify_one();
+            return;
         }
         share.used_cache().into_iter().for_each(|cache| self.caches.leave(cache, name));
         if let Err(error) = self.shares.forget(name) {

@@ -277,6 +277,63 @@ fn a_source_without_targets_is_unmounted_later_and_frees_its_place() {
     });
 }
 
+/// Goal: while places are rare, a volume that mounts slowly takes up its own alone.
+#[test]
+fn a_mount_under_way_stops_the_unmount_of_no_other_source() {
+    isolated(|| {
+        on_node(Duration::from_millis(300), |home| async move {
+            let mut volumes = ["pv-1", "pv-2"];
+            for volume in volumes {
+                home.mount(volume, "w1").await.unwrap();
+            }
+            // The first to be unmounted waits for a mount.
+            volumes.sort_by_key(|volume| home.source_of(volume, "w1"));
+            let names = volumes.map(|volume| home.source_of(volume, "w1"));
+            let [one, two] = names.each_ref().map(|name| comm::source(&home.kubelet, name));
+            let node = &home.mounter.node;
+            let mounting = node.locks.lock(&node.shares.get(&names[0]).unwrap().key).await;
+            let changes = Changes::watch().unwrap();
+            for volume in volumes {
+                home.mounter.unmount(&home.target(volume, "w1")).await.unwrap();
+            }
+            let until = Instant::now() + LONG;
+            assert!(changes.until(until, |mounts| mounts.at(&two).is_none()).await.unwrap());
+            assert!(Mounts::read().unwrap().at(&one).is_some());
+            drop(mounting);
+            assert!(changes.until(until, |mounts| mounts.at(&one).is_none()).await.unwrap());
+        })
+    });
+}
+
+/// Goal: a mounter that nobody ends would keep the place of a volume for as long as the pod runs.
+#[test]
+fn a_mounter_that_can_not_be_told_to_end_is_told_later() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            let (request, node) = (home.request("pv-1", "w1"), &home.mounter.node);
+            let (name, is_new) = node.source_for(&request, "key").unwrap();
+            assert!(is_new);
+            let share = node.shares.get(&name).unwrap();
+            node.shares.put(&name, &Share { pod: "pod-uid".into(), ..share }).unwrap();
+            let comm = Comm::on_host(&home.kubelet, "pod-uid").of_source(&name);
+            let (at, flags) = (comm.directory(), rustix::mount::MountFlags::empty());
+            std::fs::create_dir(at).unwrap();
+            // A file system with room for one file.
+            rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"nr_inodes=2").unwrap();
+            std::fs::write(at.join("full"), "").unwrap();
+            node.give_up(&name);
+            assert!(node.unused().contains(&name), "it is tried again");
+            let why = node.unmount_source(&name).await.unwrap_err();
+            assert!(why.contains("mount.exit"), "{why}");
+            let next = node.source_for(&request, "key").unwrap();
+            assert_eq!(next, (name.clone(), false), "the volume's next attempt takes that mounter");
+            std::fs::remove_file(at.join("full")).unwrap();
+            node.unmount_source(&name).await.unwrap();
+            assert!(comm.exit().exists() && node.shares.get(&name).is_none());
+        })
+    });
+}
+
 #[test]
 fn a_dead_engine_of_the_pod_costs_its_own_volume_a_moment() {
     isolated(|| {

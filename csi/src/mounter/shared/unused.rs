@@ -11,6 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use mountpoint::sync::Arc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::Node;
@@ -43,27 +44,43 @@ fn due(
     (due, next)
 }
 
-/// Unmounts unused sources until this task is dropped.
+/// Unmounts unused sources until this task is dropped. One that waits, such as for a mount of its volume, stops no other.
 pub(super) async fn run(node: Arc<Node>) {
     let mut since = BTreeMap::new();
+    let mut under_way = JoinSet::new();
+    let mut names = BTreeSet::new();
     loop {
         let unused = node.unused();
         let (due, next) = due(&mut since, &unused, Instant::now(), node.config.unused_for);
         for name in due {
-            if let Err(why) = node.unmount_source(&name).await {
-                tracing::warn!("the source {name} has no target and stays: {why}");
-                since.insert(name, Instant::now());
+            if names.insert(name.clone()) {
+                let node = Arc::clone(&node);
+                under_way.spawn(async move {
+                    let outcome = node.unmount_source(&name).await;
+                    (name, outcome)
+                });
             }
         }
         let again = Instant::now() + LOOK_EVERY;
         let until = next.map_or(again, |next| next.min(again));
-        let _ = timeout(until.saturating_duration_since(Instant::now()), node.released.notified()).await;
+        tokio::select! {
+            _ = timeout(until.saturating_duration_since(Instant::now()), node.released.notified()) => {}
+            Some(done) = under_way.join_next(), if !under_way.is_empty() => {
+                let Ok((name, outcome)) = done else { continue };
+                names.remove(&name);
+                if let Err(why) = outcome {
+                    tracing::warn!("the source {name} has no target and stays: {why}");
+                }
+                // One that stays is tried again after the same time.
+                since.insert(name, Instant::now());
+            }
+        }
     }
 }
 
 impl Node {
     /// The sources without a target, mounted or only noted.
-    fn unused(&self) -> BTreeSet<String> {
+    pub(super) fn unused(&self) -> BTreeSet<String> {
         let kubelet = &self.config.kubelet;
         let Ok(mounts) = Mounts::read() else { return BTreeSet::new() };
         let entries = std::fs::read_dir(comm::sources(kubelet)).into_iter().flatten().flatten();
@@ -96,7 +113,8 @@ impl Node {
             }
         };
         // The directory is missing if the kubelet has removed the pod.
-        let files = comm.and_then(|comm| CommFiles::open(&comm).ok());
+        let files = comm.map(|comm| CommFiles::find(&comm)).transpose();
+        let files = files.map_err(|error| error.to_string())?.flatten();
         let unmounting = Unmounting {
             source: comm::source(&self.config.kubelet, name),
             kubelet: self.config.kubelet.clone(),
@@ -105,7 +123,7 @@ impl Node {
             probes: self.probes.clone(),
         };
         if let Some(files) = &files {
-            files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
+            files.announce_exit().map_err(|error| error.to_string())?;
         }
         if let Err(why) = unmounting.take_away(files.as_ref()).await {
             // The engine goes on.
