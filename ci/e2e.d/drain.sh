@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A node is drained without force: its Mountpoint Pod is evicted beside its workloads, and goes on serving until they have ended.
+# A node is drained without force: its Mountpoint Pod is evicted beside its workloads, and goes on serving until they have ended. An Event tells them
+# until when it serves at most.
 # needs: nobody beside it
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
@@ -17,6 +18,9 @@ cluster kubectl drain "$node" --ignore-daemonsets --delete-emptydir-data --timeo
 drain=$!
 is_leaving() { [ -n "$(cluster kubectl -n mount-s3 get pod "$pod" -o 'jsonpath={.metadata.deletionTimestamp}')" ]; }
 until_ok "the Mountpoint Pod evicted" is_leaving
+until_ok "its workload is told" mount_refused busy "MountpointPodEnds: Mountpoint Pod $pod "
+ends=$(cluster kubectl -n mount-s3 get pod "$pod" -o 'jsonpath={.metadata.deletionTimestamp}' | tr TZ '  ')
+holds "until when it serves" "until ${ends}UTC at the latest" "$(mount_refused busy "MountpointPodEnds: ")"
 in_pod busy sh -c 'cat /data/before && echo while >/data/while'
 equal "what was written while the node was drained" while "$(s3_get while)"
 is_leaving || fail "the Mountpoint Pod did not outlive the reads of its workload"
