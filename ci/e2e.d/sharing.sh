@@ -15,6 +15,10 @@ equal "files belong to the group" "2000 660" "$(in_pod one sh -c 'echo x >/data/
 equal "and to the other" "3000 660" "$(in_pod other sh -c 'until [ -e /data/x ]; do sleep 0.2; done; stat -c "%g %a" /data/x')"
 equal "a pod of the same group reads it" x "$(in_pod two cat /data/x)"
 
+# As docs/operating.md has it.
+shown=$(cluster kubectl get s3pa -o wide | awk -v volume="$namespace-data" 'NR == 1 || index($0, volume)')
+for word in "MOUNTPOINT PODS" $(mountpoint_pods data) "$(uid_of one)" "$(uid_of two)" "$(uid_of other)"; do holds "the attachments in columns" "$word" "$shown"; done
+
 volume first-reader
 workload reader first-reader readonly=true
 wait_pod reader
