@@ -22,13 +22,15 @@ works() {
     equal "what $2 reads, $1" "$(sha256sum <"$scratch/random")" "$(in_pod "$2" sha256sum /data/random | sed 's/ .*/  -/')"
     noticed_nothing busy
 }
+revision_now() { cluster helm history mount-s3 --namespace kube-system --max 1 | awk 'NR == 2 { print $1 }'; }
 level() { cluster kubectl -n kube-system get deployment s3-csi-controller -o 'jsonpath={.spec.template.spec.containers[?(@.name=="s3-pod-reconciler")].env[?(@.name=="LOG_LEVEL")].value}'; }
 before=$(level)
+revision=$(revision_now)
 works "before" first
 release_driver --set controller.logLevel=debug --set node.logLevel=5 --set csiDriver.inlineVolumes=false
 equal "the upgrade's value" debug "$(level)"
 works "after the upgrade" second
-cluster helm rollback mount-s3 --namespace kube-system --wait --timeout 180s
+cluster helm rollback mount-s3 "$revision" --namespace kube-system --wait --timeout 180s
 equal "the value of before" "$before" "$(level)"
 works "after the rollback" third
 cluster kubectl get crd mountpoints3podattachments.s3.csi.scality.com >/dev/null || fail "the CRD is gone"
