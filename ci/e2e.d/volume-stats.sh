@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The kubelet's word on a volume's use. A mounted bucket has room and a size, so that alerts of full disks stay silent. While its engine does not
-# answer, the driver calls the volume abnormal, the kubelet answers as quickly as before, and other pods start; afterwards all is as it was.
+# answer, the driver calls the volume abnormal, the kubelet answers as quickly as before, and other pods start; afterwards all is as it was. With
+# the mount of one pod dead for good, the driver calls that one abnormal, and the claim keeps the room that its other pods see.
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash
 
@@ -24,8 +25,8 @@ stopped=$(engine)
 go_on() { cluster run kill -CONT "$stopped" || true; }
 trap go_on EXIT
 cluster run kill -STOP "$stopped"
-abnormal() { cluster kubectl -n "$driver_namespace" logs daemonset/s3-csi-node -c s3-plugin --since=5m | grep "volume condition" | grep "$namespace-data"; }
-until_ok "the driver calls the volume abnormal" abnormal
+abnormal() { cluster kubectl -n "$driver_namespace" logs daemonset/s3-csi-node -c s3-plugin --since=5m | grep "volume condition" | grep "$namespace-data" | grep -F -- "$1"; }
+until_ok "the driver calls the volume abnormal" abnormal "did not answer within"
 start=$SECONDS
 for _ in 1 2 3; do cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" >/dev/null; done
 say "three summaries of the kubelet took $((SECONDS - start)) s"
@@ -38,4 +39,25 @@ cluster run kill -CONT "$stopped"
 trap - EXIT
 equal "what the pod reads" hello "$(in_pod reader cat /data/hello)"
 until_ok "available_bytes is above 0 again" is_positive available_bytes
-for pod in reader other; do remove_pod "$pod"; done
+
+# Its mounter and engine end with it, and the mount of the pod that runs is not made again.
+old=$(mountpoint_pods data)
+cluster kubectl -n mount-s3 delete pod "$old" --grace-period=1 --wait
+refused "reader looks at a dead mount" "not connected" in_pod reader stat /data/hello
+workload later data
+wait_pod later
+equal "what a later pod reads" hello "$(in_pod later cat /data/hello)"
+until_ok "the driver calls reader's mount abnormal" abnormal "the engine of the mount at $(target_of reader data) is gone"
+since=$(date --utc +%Y-%m-%dT%H:%M:%SZ)
+# The kubelet's figures of reader's own volume, asked for after $since.
+has_room() {
+    cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" | jq -e --arg uid "$(uid_of reader)" --arg since "$since" \
+        '.pods[] | select(.podRef.uid == $uid).volume[] | select(.pvcRef.name == "data" and .time > $since) | .availableBytes > 0'
+}
+until_ok "the claim has the room that another mount of it says" has_room
+is_positive available_bytes
+refused "reader still looks at a dead mount" "not connected" in_pod reader stat /data/hello
+start=$SECONDS
+for _ in 1 2 3; do cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" >/dev/null; done
+[ $((SECONDS - start)) -lt 30 ] || fail "the kubelet is slow while a mount is dead"
+for pod in reader other later; do remove_pod "$pod"; done
