@@ -131,6 +131,22 @@ cache_folder() {
     mkdir -p "$cache"
 }
 
+has_nightly() { cargo +nightly --version >/dev/null 2>&1; }
+
+# Builds the fuzz targets, and puts cargo-fuzz into PATH. Seven minutes from nothing, of which the one or the other crate keeps a single
+# processor busy for four.
+need_fuzzers() {
+    local version=0.13.2 tool
+    cache_folder
+    tool=$cache/cargo-fuzz-$version
+    if [ ! -x "$tool/bin/cargo-fuzz" ]; then
+        say "Installing cargo-fuzz $version with cargo (a minute or two, once)."
+        cargo install --quiet --locked --root "$tool" "cargo-fuzz@$version"
+    fi
+    PATH=$tool/bin:$PATH
+    (cd "$top/fuzz" && cargo +nightly fuzz build)
+}
+
 need_rust() {
     command -v cargo >/dev/null || die "cargo is missing. Install Rust with rustup (https://rustup.rs), then run this again; rust-toolchain.toml picks the version."
     (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."
