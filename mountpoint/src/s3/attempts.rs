@@ -8,8 +8,9 @@ use crate::net::flow::lanes::Lane;
 use crate::net::flow::share::Floor;
 use crate::object::ObjectKey;
 use crate::s3::answer::{CLOCK_REFUSED, is_about_credentials};
+use crate::s3::failure::Failure;
 use crate::s3::retry::{Call, Miss, Patience, Slot, is_transient};
-use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::wire::{Clocks, Draft, Wire};
 use crate::s3::{Error, ErrorKind, Result};
 
 /// The attempts of one call.

@@ -15,6 +15,7 @@ mod courier;
 mod date;
 mod endpoint;
 mod error;
+mod failure;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod hedge;

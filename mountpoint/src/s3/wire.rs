@@ -13,7 +13,7 @@ use crate::net::body::Body;
 use crate::net::broken::Broken;
 use crate::net::flow::lanes::Lane;
 use crate::net::flow::share::Floor;
-use crate::net::flow::watch::{Expired, Watch};
+use crate::net::flow::watch::Watch;
 use crate::net::pool::{ConnectionPool, Host, Lease, NoConnection};
 use crate::net::tcp::Direction;
 use crate::object::ObjectKey;
@@ -22,6 +22,7 @@ use crate::s3::auth::credentials::{Held, Source};
 use crate::s3::auth::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
 use crate::s3::endpoint::Endpoint;
 use crate::s3::hedge::Hedge;
+use crate::s3::failure::{Context, Failure};
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
 use crate::s3::sums::Sums;
@@ -103,40 +104,6 @@ pub(crate) struct Clocks {
     pub(crate) floor: Option<Floor>,
 }
 
-/// A failed attempt: its error, in case it is final, and facts for the next attempt.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) error: Error,
-    pub(crate) retry_after: Option<Duration>,
-    /// The time of the store's clock in the answer.
-    pub(crate) date: Option<std::time::SystemTime>,
-    /// Whether the store may have executed the request.
-    pub(crate) ambiguous: bool,
-    /// Generation of the credentials that signed the request.
-    pub(crate) generation: Option<u64>,
-    /// Time since the last byte from the store.
-    pub(crate) silent: Duration,
-    /// Time that the attempt waited in the queue for a connection.
-    pub(crate) queued: Duration,
-    /// Whether more time would not help: the attempt used all of it.
-    pub(crate) hopeless: bool,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            retry_after: None,
-            date: None,
-            ambiguous: false,
-            generation: None,
-            silent: Duration::ZERO,
-            queued: Duration::ZERO,
-            hopeless: false,
-        }
-    }
-}
-
 /// The head of an answer, and the connection that carries its body.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -147,21 +114,6 @@ pub(crate) struct Answer {
     lease: Lease,
     watch: Watch,
     context: Context,
-}
-
-/// The facts about an exchange for its errors, metrics and log lines.
-#[derive(Clone, Debug)]
-struct Context {
-    operation: &'static str,
-    key: Option<ObjectKey>,
-    generation: Option<u64>,
-    started: Instant,
-    attempt: u32,
-    /// Whether the whole request was sent twice, because the first connection broke without an answer.
-    resent: bool,
-    queued: Duration,
-    metrics: Arc<Metrics>,
-    clock: Clock,
 }
 
 impl Wire {
@@ -335,52 +287,6 @@ impl Wire {
             .map_err(wrong)?;
         *request.headers_mut() = headers;
         Ok(request)
-    }
-}
-
-impl Context {
-    /// Counts an answer that was received completely.
-    fn ended(&self) {
-        let took = self.clock.now().saturating_duration_since(self.started);
-        self.metrics.s3_total.of(self.operation).took(took);
-        self.metrics.work.ring();
-    }
-
-    fn error(&self, kind: ErrorKind) -> Error {
-        let error = Error::new(kind, self.operation);
-        match &self.key {
-            Some(key) => error.key(key),
-            None => error,
-        }
-    }
-
-    fn failure(&self, error: Error, ambiguous: bool) -> Failure {
-        let error = match &self.key {
-            Some(key) => error.key(key),
-            None => error,
-        };
-        Failure {
-            ambiguous: ambiguous || self.resent,
-            generation: self.generation,
-            queued: self.queued,
-            ..error.into()
-        }
-    }
-
-    fn broken(&self, broken: Broken) -> Failure {
-        let kind = match &broken {
-            Broken::Expired(_) => ErrorKind::Timeout,
-            _ if broken.is_no_http() => ErrorKind::BadAnswer,
-            _ => ErrorKind::Network,
-        };
-        let (silent, hopeless) = match &broken {
-            Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
-            // The exchange used all its time although bytes moved, so another attempt would not help. An exchange that was slower than
-            // others may be faster on another connection.
-            Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
-            _ => (Duration::ZERO, false),
-        };
-        Failure { silent, hopeless, ..self.failure(self.error(kind).source(broken), true) }
     }
 }
 

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::failure::Failure;
+use crate::s3::wire::{Draft, Wire};
 use crate::s3::{Error, ErrorKind, Result, xml};
 
 /// The result of a successful CreateBucket request.

@@ -11,13 +11,14 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 use crate::s3::answer::date;
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::encryption;
 use crate::s3::ops::head::head;
 use crate::s3::ops::headers::{checksum_type, push, push_condition};
 use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::multipart::upload_target;
 use crate::s3::ops::verify::{Found, Ours, look, prove_encrypted};
-use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::wire::{Clocks, Draft, Wire};
 use crate::s3::{CompleteUpload, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
 
 const OPERATION: &str = "CompleteMultipartUpload";

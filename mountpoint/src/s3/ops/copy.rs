@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 use crate::checksum::Checksum;
 use crate::object::{ObjectId, ObjectKey};
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::encryption;
 use crate::s3::ops::head::head;
 use crate::s3::ops::headers::{Headers, push, push_condition};
@@ -17,7 +18,7 @@ use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Found, Ours, look};
 use crate::s3::replaces::quoted;
 use crate::s3::url::{encode_path, encode_query};
-use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::wire::{Clocks, Draft, Wire};
 use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
 
 /// Copies an object, see [`crate::s3::ObjectClient::copy_object`]. `conditional`: the request has the condition of `replaces` on the

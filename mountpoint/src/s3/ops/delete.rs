@@ -6,10 +6,11 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::object::{ObjectId, ObjectKey};
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::head::head_object;
 use crate::s3::ops::headers::{Headers, push_condition};
 use crate::s3::url::encode_query;
-use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::wire::{Collected, Draft, Wire};
 use crate::s3::xml::BODY_MAX;
 use crate::s3::{ErrorKind, Replaces, Result, xml};
 

@@ -10,10 +10,13 @@ use crate::net::flow::lanes::Lane;
 use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials, text};
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
+use crate::s3::oddities::Oddity;
 use crate::s3::ops::get::{if_match, is_refused_condition};
 use crate::s3::ops::{head, hedged};
 use crate::s3::retry::is_transient;
-use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::sums::of_whole_object;
+use crate::s3::wire::{Draft, Wire};
 use crate::s3::{Begin, Error, ErrorKind, First, GetFirst, Result};
 use crate::sync::{Arc, Mutex};
 

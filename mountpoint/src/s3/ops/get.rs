@@ -9,8 +9,9 @@ use crate::net::flow::lanes::Lane;
 use crate::object::{ETag, ObjectMeta, Second};
 use crate::s3::answer::check_get;
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::{head, hedged};
-use crate::s3::wire::{Draft, Failure, Filled, Wire};
+use crate::s3::wire::{Draft, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
 
 const OPERATION: &str = "GetObject";

@@ -5,9 +5,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::answer::{meta_of, meta_of_byte, object_meta, says_empty, stored_checksum, text};
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::oddities::Oddity;
 use crate::s3::ops::list;
-use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::wire::{Collected, Draft, Wire};
 use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
 
 const OPERATION: &str = "HeadObject";

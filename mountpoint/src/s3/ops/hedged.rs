@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use crate::s3::wire::{Answer, Draft, Failure, Wire};
+use crate::s3::failure::Failure;
+use crate::s3::wire::{Answer, Draft, Wire};
 
 /// Exchanges a request that changes nothing, and sends it again if the answer is late (see [`Wire::exchange`]). The second answer counts
 /// only if it is a success.

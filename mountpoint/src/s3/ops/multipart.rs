@@ -3,13 +3,14 @@
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::checksummed::{Proof, with_proof};
 use crate::s3::ops::delete::is_gone;
 use crate::s3::ops::encryption;
 use crate::s3::ops::headers::{checksum_type, new_object_headers, push};
 use crate::s3::ops::page::page;
 use crate::s3::url::{encode_query, push_query};
-use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::wire::{Collected, Draft, Wire};
 use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
 
 /// Most pages of a listing of uploads. Beyond it, the listing fails: a broken store's listing may never end.

@@ -3,7 +3,8 @@
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::wire::{Collected, Failure, Wire};
+use crate::s3::failure::Failure;
+use crate::s3::wire::{Collected, Wire};
 use crate::s3::{ErrorKind, Result, xml};
 
 /// Requests the page at `target`, with retries. `parse` parses the document, or returns what is wrong with it.

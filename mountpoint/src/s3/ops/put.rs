@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use crate::checksum::Checksum;
 use crate::object::ETag;
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::checksummed::{Proof, headers_of, md5_hex, with_proof};
 use crate::s3::ops::encryption;
 use crate::s3::ops::encryption::UNENCRYPTED;
@@ -14,7 +15,7 @@ use crate::s3::ops::headers::{Headers, new_object_headers, push_condition};
 use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Ours, look};
 use crate::s3::url::encode_query;
-use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::wire::{Collected, Draft, Wire};
 use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
 
 /// Least number of parts that any store accepts. The refusal of a lower part number has another reason.

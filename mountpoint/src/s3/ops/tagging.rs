@@ -8,9 +8,10 @@ use md5::{Digest as _, Md5};
 
 use crate::object::ObjectKey;
 use crate::s3::attempts::Attempts;
+use crate::s3::failure::Failure;
 use crate::s3::ops::bucket::plain;
 use crate::s3::ops::headers::push;
-use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::wire::{Draft, Wire};
 use crate::s3::xml::Tags;
 use crate::s3::{Error, ErrorKind, Result, xml};
 
