@@ -1,5 +1,6 @@
 //! One request and its answer: signs the request, sends it on a connection of the pool, and receives the head and the body of the answer.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ use crate::s3::abilities::Abilities;
 use crate::s3::auth::credentials::{Held, Source};
 use crate::s3::auth::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
 use crate::s3::endpoint::Endpoint;
-use crate::s3::hedge::Hedge;
 use crate::s3::failure::{Context, Failure};
+use crate::s3::hedge::Hedge;
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
 use crate::s3::sums::Sums;
@@ -33,6 +34,10 @@ use crate::sync::{Arc, Mutex};
 const ERROR_MAX: usize = 64 << 10;
 /// Most reads behind the requested bytes of a body, to find its end and reuse the connection. Beyond it, the connection is closed.
 const DRAINS_MAX: usize = 4;
+
+/// Wait in the queue for a connection after which a request takes the credentials of now: those of before may have been replaced. Doubling
+/// it spares a look at the source, and signs with older ones.
+const QUEUED_LONG: Duration = Duration::from_secs(1);
 
 /// The state shared by all requests to the bucket.
 #[derive(Debug)]
@@ -72,7 +77,6 @@ pub(crate) struct Draft<'a> {
     pub(crate) hashed: bool,
     /// Whether to use a new connection: for a request that must not be sent twice. On a reused connection, the end of an idle connection
     /// looks like a lost answer.
-    /// one.
     pub(crate) fresh: bool,
     /// Set to the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
@@ -127,10 +131,11 @@ impl Wire {
     /// If a reused connection breaks before the answer, the store closed it while it was idle; if it brings bytes that are not HTTP, it is
     /// out of step. In both cases the request is sent again at once, on a new connection.
     pub(crate) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
-        let held = match &self.credentials {
+        let mut held = match &self.credentials {
             Some(source) => Some(self.held(source, draft).await?),
             None => None,
         };
+        let hash = held.as_ref().map(|_| self.payload_hash(draft));
         let mut context = Context {
             operation: draft.operation,
             key: draft.key.cloned(),
@@ -145,7 +150,6 @@ impl Wire {
         let mut fresh = draft.fresh;
         let mut kept = None;
         loop {
-            let request = self.request(draft, held.as_ref()).map_err(|e| context.failure(e, false))?;
             let place = match kept.take() {
                 Some(place) => place,
                 None => {
@@ -156,6 +160,14 @@ impl Wire {
                 }
             };
             let begun = self.clock.now();
+            if let Some(source) = self.credentials.as_ref().filter(|_| context.queued > QUEUED_LONG) {
+                let now = self.held(source, draft).await.map_err(|e| context.failure(e, false))?;
+                context.generation = Some(now.generation);
+                held = Some(now);
+            }
+            // The signature has the time of now: the store refuses one that is old.
+            let signing = held.as_ref().zip(hash.as_deref());
+            let request = self.request(draft, signing).map_err(|e| context.failure(e, false))?;
             let lease = tokio::select! {
                 biased;
                 lease = self.pool.connect(&self.host, place, fresh) => lease,
@@ -257,16 +269,21 @@ impl Wire {
         Failure { silent, hopeless: all_busy, ..context.failure(error.source(why), false) }
     }
 
-    fn request(&self, draft: &Draft<'_>, held: Option<&Held>) -> Result<http::Request<Body>> {
+    /// The hash of the draft's body for its signature. A request computes it before it queues, because a part takes long.
+    fn payload_hash(&self, draft: &Draft<'_>) -> Cow<'static, str> {
+        match draft.body {
+            None | Some([]) => EMPTY_SHA256.into(),
+            Some(pieces) if self.config.sign_payload || draft.hashed => payload_sha256(pieces).into(),
+            Some(_) => UNSIGNED_PAYLOAD.into(),
+        }
+    }
+
+    /// The request on the wire, signed now with these credentials and this hash of its body.
+    fn request(&self, draft: &Draft<'_>, signing: Option<(&Held, &str)>) -> Result<http::Request<Body>> {
         let wrong = |e: http::Error| Error::new(ErrorKind::InvalidRequest, draft.operation).source(e);
         let mut headers = self.common.clone();
         headers.extend(draft.headers.iter().cloned());
-        if let Some(held) = held {
-            let hash = match draft.body {
-                None | Some([]) => EMPTY_SHA256,
-                Some(pieces) if self.config.sign_payload || draft.hashed => &payload_sha256(pieces),
-                Some(_) => UNSIGNED_PAYLOAD,
-            };
+        if let Some((held, hash)) = signing {
             let at = self.skew.apply(self.clock.wall());
             self.signer
                 .sign(&draft.method, &draft.target, &mut headers, hash, &held.credentials, at)

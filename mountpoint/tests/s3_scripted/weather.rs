@@ -212,3 +212,41 @@ async fn what_is_small_is_answered_while_bulk_holds_its_connections() {
     assert_eq!(lines, ["GET ", "GET ", "GET ", "HEAD", "HEAD"], "four more GETs stand in line");
     bulk.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+#[tokio::test]
+async fn a_request_that_queued_for_long_is_signed_when_it_has_its_connection() {
+    const LEN: usize = 60;
+    const EVERY: Duration = Duration::from_secs(20);
+    // All of 20 minutes on a slow line, by the server's clock; then the one connection is free.
+    let slow = Step::answer(206, &[("etag", "\"v1\""), ("content-range", "bytes 0-59/60")], &pattern(LEN));
+    let script = vec![Step::answer(200, &[], EMPTY_LISTING), slow.drip(LEN, 1, EVERY), found()];
+    let server = Scripted::still(script);
+    let config = Config { connections_max: 1, ..config(&server) };
+    let client = connect(&server, config).await;
+    let (mut into, _) = fill(LEN);
+    let (request, key) = (get_request(0..LEN as u64, LEN as u64), ObjectKey::new("k"));
+    // The second is polled once the first is on its way.
+    let (got, looked) = tokio::join!(client.get_object(&request, &mut into), client.head_object(&key));
+    got.unwrap();
+    looked.unwrap();
+    let dates: Vec<_> = server.requests()[1..].iter().map(signed_at).collect();
+    let apart = dates[1].duration_since(dates[0]).unwrap();
+    assert!(apart >= EVERY * LEN as u32 - Duration::from_secs(1), "{apart:?}");
+}
+
+/// The time of a request's signature.
+fn signed_at(request: &super::server::Request) -> SystemTime {
+    let stamp = request.header("x-amz-date").unwrap();
+    let iso = format!(
+        "{}-{}-{}T{}:{}:{}Z",
+        &stamp[..4],
+        &stamp[4..6],
+        &stamp[6..8],
+        &stamp[9..11],
+        &stamp[11..13],
+        &stamp[13..15]
+    );
+    let at =
+        aws_smithy_types::DateTime::from_str(&iso, aws_smithy_types::date_time::Format::DateTime).unwrap();
+    SystemTime::try_from(at).unwrap()
+}
