@@ -350,9 +350,11 @@ impl Answer {
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
-    /// Receives a body of exactly `into.remaining()` bytes straight into `into`. Ends early if the body stalls.
+    /// Receives a body of exactly `into.remaining()` bytes straight into `into`. Ends early if the body stalls. If the head of the answer
+    /// does not say the body's length, the last bytes are handed on only once the body has ended behind them.
     pub(crate) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<Filled, Failure> {
         let patience = wire.hedge.body_patience();
+        let has_length = self.has_length();
         while into.remaining() > 0 {
             let received = tokio::select! {
                 biased;
@@ -369,6 +371,9 @@ impl Answer {
                     return Err(self.context.failure(e, true));
                 }
                 Ok(n) => {
+                    if !has_length && n as u64 == into.remaining() {
+                        self.end().await?;
+                    }
                     // Counted first: after `advance` a reader may have its bytes, and read the metrics.
                     wire.metrics.s3_bytes_received.add(n as u64);
                     wire.metrics.work.ring();
@@ -380,6 +385,26 @@ impl Answer {
         self.context.ended();
         self.finish().await;
         Ok(Filled::Whole)
+    }
+
+    /// Whether the head of the answer says how long the body is.
+    fn has_length(&self) -> bool {
+        let has = |name| self.headers.contains_key(name);
+        has(http::header::CONTENT_LENGTH) && !has(http::header::TRANSFER_ENCODING)
+    }
+
+    /// Receives the end of the body. Another byte is an error: the body is longer than the object or its range.
+    async fn end(&mut self) -> std::result::Result<(), Failure> {
+        match self.lease.receive_into(&mut [0], &mut self.watch).await {
+            Ok(0) => Ok(()),
+            Ok(_) => {
+                let kind =
+                    if self.status == StatusCode::OK { ErrorKind::Changed } else { ErrorKind::BadAnswer };
+                let why = "its body is longer than expected: the object changed, or a proxy changes bodies on the way";
+                Err(self.context.failure(self.error(kind, why), true))
+            }
+            Err(broken) => Err(self.broke(broken)),
+        }
     }
 
     /// The failure of a body that broke off.

@@ -124,6 +124,61 @@ async fn a_200_serves_when_the_whole_object_was_asked_for() {
     assert_eq!(bytes.bytes(), pattern(LEN));
 }
 
+/// An answer whose body comes in chunks of this size, without a length.
+fn in_chunks(status: u16, headers: &[(&str, &str)], body: &[u8], size: usize) -> Step {
+    let mut say = format!("HTTP/1.1 {status} X\r\ntransfer-encoding: chunked\r\n").into_bytes();
+    headers.iter().for_each(|(name, value)| say.extend(format!("{name}: {value}\r\n").into_bytes()));
+    say.extend(b"\r\n");
+    for chunk in body.chunks(size) {
+        say.extend([format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat());
+    }
+    say.extend(b"0\r\n\r\n");
+    Step::raw(say)
+}
+
+#[tokio::test]
+async fn an_object_in_chunks_of_unknown_length_is_read_and_counted() {
+    let (v1, range) = (("etag", "\"v1\""), format!("bytes 0-{}/{LEN}", LEN - 1));
+    let whole = |size| in_chunks(200, &[v1], &pattern(LEN), size);
+    let part = || in_chunks(206, &[v1, ("content-range", &range)], &pattern(LEN), 1 << 20);
+    // The end of the connection ends the body.
+    let head = "HTTP/1.1 200 X\r\nconnection: close\r\netag: \"v1\"\r\n\r\n";
+    let closed = |len: usize| Step::raw([head.as_bytes(), &pattern(len)].concat()).then(Then::Close);
+    let sound = vec![whole(LEN), whole(8192), part(), part(), closed(LEN)];
+    let bench = bench([sound.clone(), vec![part()]].concat()).await;
+    for _ in 0..=sound.len() {
+        let (mut into, bytes) = fill(LEN);
+        bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+        assert_eq!(bytes.bytes(), pattern(LEN));
+    }
+    let connections: Vec<_> = bench.asked().iter().map(|r| r.connection).collect();
+    assert_eq!(connections, [0, 0, 0, 0, 0, 1], "a connection serves on after chunks");
+    assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (0, 0));
+}
+
+#[tokio::test]
+async fn chunks_of_more_or_other_bytes_than_the_object_has_are_an_error() {
+    let v1 = ("etag", "\"v1\"");
+    let range = ("content-range", "bytes 0-9/10");
+    let kind_of = async |step: Step, rest: Vec<Step>| {
+        let bench = bench([vec![step], rest].concat()).await;
+        let (mut into, bytes) = fill(10);
+        let got = bench.client.get_object(&get_request(0..10, 10), &mut into).await;
+        assert_eq!(bench.server.left(), 0);
+        (got.map_err(|error| error.kind().clone()), bytes.bytes().len())
+    };
+    let longer = in_chunks(200, &[v1], &pattern(11), 4);
+    assert_eq!(kind_of(longer, vec![]).await, (Err(ErrorKind::Changed), 0));
+    let longer = in_chunks(206, &[v1, range], &pattern(11), 4);
+    assert_eq!(kind_of(longer, vec![]).await, (Err(ErrorKind::BadAnswer), 0));
+    let decompressed = in_chunks(200, &[("etag", "W/\"v1\"")], &pattern(10), 4);
+    assert_eq!(kind_of(decompressed, vec![]).await, (Err(ErrorKind::BadAnswer), 0));
+    // The rest of a shorter one is asked for.
+    let rest = Step::answer(206, &[v1, ("content-range", "bytes 7-9/10")], &pattern(10)[7..]);
+    let shorter = in_chunks(200, &[v1], &pattern(7), 4);
+    assert_eq!(kind_of(shorter, vec![rest]).await, (Ok(()), 10));
+}
+
 #[tokio::test]
 async fn a_connection_serves_on_unless_more_came_than_was_announced() {
     let extra = {
