@@ -123,7 +123,7 @@ impl Object {
     pub(super) fn expected(&self) -> Option<Checksum> {
         let mut proof = self.proof.lock();
         if proof.is_none() {
-            let sum = self.shared.client.checksum(&self.id)?;
+            let sum = self.shared.client.checksum(&self.id, self.size)?;
             *proof = Some(Proof::new(sum, self.size));
             if let Some(cache) = &self.shared.cache {
                 cache.expect(&self.id, self.size, sum);

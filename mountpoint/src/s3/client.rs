@@ -15,7 +15,7 @@ use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::net::pool::{ConnectionPool, NoConnection};
-use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::abilities::{Abilities, Write, kind_of_endpoint};
 use crate::s3::auth::arn::Arn;
 use crate::s3::auth::credentials::Source;
@@ -212,12 +212,14 @@ impl S3Client {
     async fn stored(
         &self,
         key: &ObjectKey,
+        size: u64,
         sum: Option<Checksum>,
         call: impl Future<Output = Result<Stored>>,
     ) -> Result<Stored> {
         let stored = self.logged(call).await?;
         if let Some(sum) = sum {
-            self.wire.sums.put(&ObjectId::by_etag(key.clone(), stored.etag.clone()), sum);
+            let modified = stored.modified.and_then(Second::of);
+            self.wire.sums.uploaded(key, &stored.etag, size, modified, sum);
         }
         Ok(stored)
     }
@@ -345,8 +347,8 @@ impl ObjectClient for S3Client {
         self.wire.moved()
     }
 
-    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
-        self.wire.sums.get(id)
+    fn checksum(&self, id: &ObjectId, size: u64) -> Option<Checksum> {
+        self.wire.sums.get(id, size)
     }
 
     fn part_limits(&self) -> PartLimits {
@@ -371,8 +373,9 @@ impl ObjectClient for S3Client {
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
         let (sum, NewObject { key, replaces, .. }) = (request.checksum, &request.object);
+        let size = request.body.iter().map(|piece| piece.len() as u64).sum();
         let store = |conditional| put::put_object(&self.wire, request, conditional);
-        Box::pin(self.stored(key, sum, guarded(&self.wire, Write::Put, key, replaces, store)))
+        Box::pin(self.stored(key, size, sum, guarded(&self.wire, Write::Put, key, replaces, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -385,10 +388,11 @@ impl ObjectClient for S3Client {
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
         let sum = complete::whole_sum(&request.parts);
+        let size = request.parts.iter().map(|part| part.size).sum();
         let complete = |conditional| complete::complete(&self.wire, request, conditional);
         let (key, replaces) = (&request.upload.key, &request.replaces);
         let completed = guarded(&self.wire, Write::Complete, key, replaces, complete);
-        Box::pin(self.stored(key, sum, self.learning(completed)))
+        Box::pin(self.stored(key, size, sum, self.learning(completed)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

@@ -82,8 +82,8 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         0
     }
 
-    /// The checksum of all bytes of this version, if a recent answer to this client contained it.
-    fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
+    /// The checksum of all bytes of this version of `size` bytes, if a recent answer to this client contained it.
+    fn checksum(&self, _id: &ObjectId, _size: u64) -> Option<Checksum> {
         None
     }
 

@@ -5,55 +5,124 @@ use std::collections::{HashMap, VecDeque};
 use http::{HeaderMap, StatusCode};
 
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ETag, ObjectId};
+use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::Mutex;
 
 /// Most versions in the cache, half a KiB each. Beyond it, the oldest is dropped. Doubling it lets twice as many files be looked up between
 /// the lookup of a file and its open.
 const KNOWN_MAX: usize = 4096;
 
-/// The checksums of recent answers.
+/// Seconds by which an object's date may be later than the date of the answer to its upload: both are rounded.
+const LATER_MAX: i64 = 1;
+
+/// The checksums of recent answers, and of this mount's uploads.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    sums: HashMap<ObjectId, Checksum>,
+    sums: HashMap<ObjectId, Sum>,
     order: VecDeque<ObjectId>,
+    /// ETag and checksum of the last upload.
+    last: Option<(ETag, Sum)>,
+    /// Whether two uploads of different bytes got one ETag. Then no ETag shows that an object is the upload, and uploads are not compared.
+    etags_say_nothing: bool,
+}
+
+/// The checksum of a version, and what identifies the version beside its ETag.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    checksum: Checksum,
+    size: u64,
+    source: Source,
+}
+
+/// The source of a checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// An answer of the store about this version.
+    Store,
+    /// An upload of this mount, with the date of the store's answer: an object with a later date is another one.
+    Upload(Option<Second>),
 }
 
 impl Sums {
-    /// Learns the checksum of this version from an answer, and replaces an earlier one.
-    pub(crate) fn learn(&self, id: &ObjectId, status: StatusCode, headers: &HeaderMap) {
-        if let Some(sum) = of_whole_object(status, headers, &id.etag) {
-            self.put(id, sum);
+    /// Learns the checksum of this version of `size` bytes from an answer, and replaces an earlier one.
+    pub(crate) fn learn(&self, id: &ObjectId, size: u64, status: StatusCode, headers: &HeaderMap) {
+        if let Some(checksum) = of_whole_object(status, headers, &id.etag) {
+            self.put(id, size, checksum);
         }
     }
 
-    /// Notes the checksum of all bytes of this version. The answer to an upload may lack the object's date: then the checksum goes to the
-    /// first version that a reader requests with this ETag.
-    pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
+    /// Notes the store's checksum of all bytes of this version.
+    pub(crate) fn put(&self, id: &ObjectId, size: u64, checksum: Checksum) {
         if !id.etag.is_none() {
-            self.0.lock().put(plain(id), sum);
+            self.0.lock().put(plain(id), Sum { checksum, size, source: Source::Store });
         }
     }
 
-    /// The checksum of all bytes of a version, if a recent answer contained it.
-    pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
+    /// Notes the checksum of an object that this mount stored. `modified`: the date of the store's answer. The object's own date is
+    /// unknown: the checksum goes to the first version of this ETag and size that a reader requests and that is not later.
+    pub(crate) fn uploaded(
+        &self,
+        key: &ObjectKey,
+        etag: &ETag,
+        size: u64,
+        modified: Option<Second>,
+        checksum: Checksum,
+    ) {
+        let id = plain(&ObjectId::by_etag(key.clone(), etag.clone()));
+        if id.etag.is_none() {
+            return;
+        }
+        let sum = Sum { checksum, size, source: Source::Upload(modified) };
+        let mut known = self.0.lock();
+        let last = known.last.replace((id.etag.clone(), sum));
+        if last.is_some_and(|(etag, last)| etag == id.etag && last.has_other_bytes(&sum)) {
+            known.etags_say_nothing = true;
+            known.sums.retain(|_, sum| sum.source == Source::Store);
+        }
+        if !known.etags_say_nothing {
+            known.put(id, sum);
+        }
+    }
+
+    /// The checksum of all bytes of a version of `size` bytes, if a recent answer contained it, or this mount stored the version.
+    pub(crate) fn get(&self, id: &ObjectId, size: u64) -> Option<Checksum> {
         let id = plain(id);
         let mut known = self.0.lock();
         if let Some(sum) = known.sums.get(&id) {
-            return Some(*sum);
+            return (sum.size == size).then_some(sum.checksum);
         }
+        let undated = ObjectId { modified: None, ..id.clone() };
+        let sum = known.sums.get(&undated).copied().filter(|sum| sum.may_be_of(size, id.modified))?;
         // The checksum now belongs to this date only: some stores give all objects one ETag.
-        let sum = known.sums.remove(&ObjectId { modified: None, ..id.clone() })?;
+        known.sums.remove(&undated);
         known.put(id, sum);
-        Some(sum)
+        Some(sum.checksum)
+    }
+}
+
+impl Sum {
+    /// Whether a version of this size and date may be the one with this checksum.
+    fn may_be_of(&self, size: u64, modified: Option<Second>) -> bool {
+        let is_later = match self.source {
+            Source::Upload(Some(stored)) => {
+                modified.is_some_and(|modified| modified.get() > stored.get().saturating_add(LATER_MAX))
+            }
+            Source::Upload(None) | Source::Store => false,
+        };
+        self.size == size && !is_later
+    }
+
+    fn has_other_bytes(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.checksum, other.checksum);
+        self.size != other.size || ours.algorithm == theirs.algorithm && ours.value != theirs.value
     }
 }
 
 impl Known {
-    fn put(&mut self, id: ObjectId, sum: Checksum) {
+    fn put(&mut self, id: ObjectId, sum: Sum) {
         if self.sums.insert(id.clone(), sum).is_none() {
             self.order.push_back(id);
             if self.order.len() > KNOWN_MAX
@@ -75,7 +144,6 @@ fn plain(id: &ObjectId) -> ObjectId {
 /// A composite is a checksum of checksums, and can't be compared with bytes. S3 leaves out the mark `-N` of a composite in the answer to a
 /// GET with a range. There the checksum counts only if its type is FULL_OBJECT, or, without a type, if the ETag is that of an object
 /// without parts. A header that comes twice is ignored.
-/// none.
 pub(crate) fn of_whole_object(status: StatusCode, headers: &HeaderMap, etag: &ETag) -> Option<Checksum> {
     let one = |name: &str| {
         let mut values = headers.get_all(name).iter();
@@ -137,19 +205,71 @@ mod tests {
         }
     }
 
+    fn sum(value: u64) -> Checksum {
+        Checksum { algorithm: ChecksumAlgorithm::Crc32c, value }
+    }
+
     #[test]
     fn the_last_answer_counts_in_every_spelling_of_the_etag_and_old_ones_go() {
         let id = |n: usize, etag: &str| ObjectId::by_etag(format!("k{n}").as_str().into(), ETag::new(etag));
-        let sum = |value| Checksum { algorithm: ChecksumAlgorithm::Crc32c, value };
         let sums = Sums::default();
-        sums.put(&id(0, "\"e\""), sum(1));
-        sums.put(&id(0, "e"), sum(2));
-        assert_eq!(sums.get(&id(0, "\"e\"")), Some(sum(2)));
-        assert_eq!(sums.get(&id(0, "f")), None);
+        sums.put(&id(0, "\"e\""), 5, sum(1));
+        sums.put(&id(0, "e"), 5, sum(2));
+        assert_eq!(sums.get(&id(0, "\"e\""), 5), Some(sum(2)));
+        assert_eq!((sums.get(&id(0, "f"), 5), sums.get(&id(0, "e"), 6)), (None, None));
         for n in 1..=KNOWN_MAX {
-            sums.put(&id(n, "e"), sum(n as u64));
+            sums.put(&id(n, "e"), 5, sum(n as u64));
         }
-        assert_eq!((sums.get(&id(0, "e")), sums.get(&id(1, "e"))), (None, Some(sum(1))));
+        assert_eq!((sums.get(&id(0, "e"), 5), sums.get(&id(1, "e"), 5)), (None, Some(sum(1))));
         assert_eq!(sums.0.lock().sums.len(), KNOWN_MAX);
+    }
+
+    /// The version of `k` with this ETag and second.
+    fn version(etag: &str, second: i64) -> ObjectId {
+        ObjectId { key: "k".into(), etag: ETag::new(etag), modified: Second::from_epoch(second) }
+    }
+
+    #[test]
+    fn an_upload_is_not_compared_with_an_object_of_other_size_or_later_date() {
+        let after_upload = || {
+            let sums = Sums::default();
+            sums.uploaded(&"k".into(), &ETag::new("\"e\""), 5, Second::from_epoch(100), sum(1));
+            sums
+        };
+        for (second, size) in [(100, 6), (100, 4), (102, 5), (5000, 5)] {
+            let sums = after_upload();
+            assert_eq!(sums.get(&version("e", second), size), None, "{size} bytes at {second}");
+        }
+        // Parts were sent before the object was complete, an object without a date may be any, and seconds are rounded.
+        for second in [7, 100, 101, 0] {
+            let sums = after_upload();
+            assert_eq!(sums.get(&version("e", second), 5), Some(sum(1)), "at {second}");
+            let other = if second == 0 { 100 } else { 99 };
+            assert_eq!(sums.get(&version("e", other), 5).is_some(), second == 0, "it has one date");
+        }
+        let undated = Sums::default();
+        undated.uploaded(&"k".into(), &ETag::new("e"), 5, None, sum(1));
+        assert_eq!(undated.get(&version("e", 5000), 5), Some(sum(1)), "the store did not say when");
+    }
+
+    #[test]
+    fn once_two_uploads_share_an_etag_no_object_is_taken_for_an_upload() {
+        let sums = Sums::default();
+        let upload = |key: &str, etag: &str, size, value| {
+            sums.uploaded(&key.into(), &ETag::new(etag), size, Second::from_epoch(100), sum(value));
+        };
+        upload("k", "e", 5, 1);
+        upload("other", "e", 5, 1);
+        upload("other", "f", 5, 2);
+        assert_eq!(
+            sums.get(&version("e", 100), 5),
+            Some(sum(1)),
+            "the same bytes have one ETag, others another"
+        );
+        upload("k", "f", 5, 3);
+        upload("k", "g", 5, 3);
+        sums.put(&version("h", 100), 5, sum(4));
+        let found = ["e", "f", "g", "h"].map(|etag| sums.get(&version(etag, 100), 5));
+        assert_eq!(found, [None, None, None, Some(sum(4))], "what the store says itself counts");
     }
 }

@@ -297,7 +297,7 @@ fn call(op: Op, key: &str) -> Call {
 }
 
 impl ObjectClient for MemoryClient {
-    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
+    fn checksum(&self, id: &ObjectId, _size: u64) -> Option<Checksum> {
         let state = self.0.state.lock();
         let object = state.store.objects().get(&id.key).filter(|object| object.meta.etag == id.etag)?;
         Some(Checksum::of(state.sums?, &object.bytes))

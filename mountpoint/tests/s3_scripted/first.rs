@@ -1,11 +1,17 @@
 //! Metadata and first bytes in one request: the bytes that are used, and the cases for a HEAD.
 
-use mountpoint::buffer::{BlockMut, Pool, Use};
-use mountpoint::object::{ETag, ObjectKey};
-use mountpoint::s3::{Begin, ErrorKind, First, GetFirst, ObjectClient as _, Result};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::server::{Step, Then};
-use super::{Bench, bench, pattern};
+use mountpoint::buffer::{BlockMut, Pool, Use};
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
+use mountpoint::object::{ETag, ObjectKey};
+use mountpoint::s3::{
+    Begin, Config, ErrorKind, First, GetFirst, NewObject, ObjectClient as _, PutObject, Result, S3Client,
+};
+
+use super::server::{EMPTY_LISTING, Scripted, Step, Then};
+use super::{Bench, bench, config, pattern};
 
 const ROOM: usize = 100;
 const V1: (&str, &str) = ("etag", "\"v1\"");
@@ -326,6 +332,71 @@ async fn first_bytes_without_an_etag_are_taken_and_a_missing_date_is_listed() {
     let dated = first(&bench, None).await.unwrap();
     assert_eq!((dated.meta.etag.as_str(), dated.meta.last_modified), ("\"v1\"", found.meta.last_modified));
     assert_eq!(lines(&bench), ["GET", "GET", "GET"], "the last one lists");
+}
+
+#[tokio::test]
+async fn a_missing_date_is_listed_on_the_connection_of_the_bytes() {
+    let page = "<ListBucketResult><Contents><Key>k</Key><Size>7</Size><LastModified>2015-10-21T07:28:00Z</LastModified></Contents></ListBucketResult>";
+    let server = Scripted::start(vec![
+        Step::answer(200, &[], EMPTY_LISTING),
+        Step::answer(206, &[V1, ("content-range", "bytes 0-6/7")], &pattern(7)),
+        Step::answer(200, &[], page.as_bytes()),
+    ]);
+    // With one connection, a listing that needs another one would wait for its own request.
+    let config = Config { connections_max: 1, ..config(&server) };
+    let client = S3Client::connect(config, server.clock(), Arc::default()).await.unwrap();
+    let found = client.get_first(&of("k", None, Begin::At(0), false), room()).await.unwrap();
+    let second = found.meta.last_modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    assert_eq!((second, bytes(&found)), (1_445_412_480, Some(&pattern(7)[..])));
+    let connections: Vec<_> = server.requests().iter().map(|request| request.connection).collect();
+    assert_eq!(connections, [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_whole_object_without_a_length_is_asked_for_by_a_range_from_then_on() {
+    let chunked =
+        b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\netag: \"v1\"\r\n\r\n7\r\n1234567\r\n0\r\n\r\n";
+    let bench = bench(vec![Step::raw(chunked.to_vec()), head(7), part(7)]).await;
+    let whole = GetFirst { is_whole: true, ..of("k", None, Begin::At(0), false) };
+    for bytes_come in [false, true] {
+        let found = bench.client.get_first(&whole, room()).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_some()), (7, bytes_come));
+    }
+    assert_eq!(lines(&bench), ["GET", "HEAD", "GET"]);
+    let ranges: Vec<_> = bench.asked().iter().map(|asked| asked.header("range").is_some()).collect();
+    assert_eq!(ranges, [false, false, true]);
+}
+
+/// A store that gives all objects one ETag, and no checksums.
+#[tokio::test]
+async fn a_file_stored_here_is_read_after_others_replace_it_under_its_etag() {
+    let same = ("etag", "\"same\"");
+    let part = |date, bytes: &[u8]| {
+        let range = format!("bytes 0-{}/{}", bytes.len() - 1, bytes.len());
+        Step::answer(206, &[same, ("last-modified", date), ("content-range", &range)], bytes)
+    };
+    let stored = Step::answer(200, &[same, ("date", "Wed, 21 Oct 2015 07:28:00 GMT")], b"");
+    let (then, later) = ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:30:00 GMT");
+    let bench = bench(vec![
+        stored,
+        part(then, b"longer than what was stored"),
+        part(later, b"another"),
+        part(then, b"written"),
+        part(then, b"flipped"),
+    ])
+    .await;
+    let checksum = Some(Checksum::of(ChecksumAlgorithm::Crc32c, b"written"));
+    let put = PutObject { object: NewObject::new("k"), body: vec!["written".into()], checksum };
+    bench.client.put_object(&put).await.unwrap();
+    for found in ["longer than what was stored", "another", "written"] {
+        assert_eq!(bytes(&first(&bench, None).await.unwrap()), Some(found.as_bytes()));
+    }
+    assert_eq!(
+        bytes(&first(&bench, None).await.unwrap()),
+        None,
+        "wrong bytes of the version that was stored"
+    );
+    assert_eq!(bench.metrics.read_corrupt.get(), 1);
 }
 
 #[tokio::test]

@@ -130,7 +130,8 @@ async fn once(
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.key).source(e))
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
-    if !request.is_whole {
+    // Without a length, an answer with a whole object says too little; one with a range names the object's size.
+    if !request.is_whole || wire.abilities.oddities.has_seen(Oddity::NoLength) {
         let range = match request.begin {
             Begin::At(start) => format!("bytes={start}-{}", start.saturating_add(limit).saturating_sub(1)),
             Begin::Tail => format!("bytes=-{limit}"),
@@ -154,16 +155,25 @@ async fn once(
     let etag = request.etag.as_ref();
     let (meta, range) = match first_of(answer.status, &answer.headers, request.begin, limit, etag) {
         Ok(found) => found,
-        Err((kind, why)) => return Err(answer.error(kind, why).into()),
+        Err((kind, why)) => {
+            let has = |name| answer.headers.contains_key(name);
+            if answer.status == StatusCode::OK && has(header::ETAG) && !has(header::CONTENT_LENGTH) {
+                let why = "GetObject has no Content-Length";
+                wire.abilities.oddities.saw(Oddity::NoLength, Some(&request.key), why);
+            }
+            return Err(answer.error(kind, why).into());
+        }
     };
-    let (status, headers) = (answer.status, answer.headers.clone());
+    let sum = (range == (0..meta.size))
+        .then(|| of_whole_object(answer.status, &answer.headers, &meta.etag))
+        .flatten();
     // The listing that may be asked for the date needs a connection, so this answer's must be free by then: else those of all programs
     // could wait for one more.
     let dated = async || {
         let meta = head::dated(wire, &request.key, meta.clone()).await;
         let id = ObjectId::of(request.key.clone(), &meta);
-        if range == (0..meta.size) {
-            wire.sums.learn(&id, status, &headers);
+        if let Some(sum) = sum {
+            wire.sums.put(&id, meta.size, sum);
         }
         (meta, id)
     };
@@ -193,7 +203,8 @@ async fn once(
 /// Whether the bytes are right: false only if they are the whole object and differ from the store's checksum. Then a read fetches them
 /// again.
 fn is_right(wire: &Wire, id: &ObjectId, meta: &ObjectMeta, bytes: &[u8]) -> bool {
-    let Some(expected) = wire.sums.get(id).filter(|_| meta.size == bytes.len() as u64) else { return true };
+    let expected = wire.sums.get(id, meta.size).filter(|_| meta.size == bytes.len() as u64);
+    let Some(expected) = expected else { return true };
     let ours = Checksum::of(expected.algorithm, bytes);
     if ours == expected {
         return true;

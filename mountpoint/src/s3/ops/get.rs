@@ -128,7 +128,7 @@ async fn once(
         return Err(answer.error(kind, why).into());
     }
     if range == (0..request.object_size) {
-        wire.sums.learn(&request.id, answer.status, &answer.headers);
+        wire.sums.learn(&request.id, request.object_size, answer.status, &answer.headers);
     }
     answer.fill(into, wire).await
 }

@@ -17,7 +17,7 @@ const OPERATION: &str = "HeadObject";
 pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
     let (meta, headers) = head(wire, key).await?;
     let id = ObjectId::of(key.clone(), &meta);
-    wire.sums.learn(&id, StatusCode::OK, &headers);
+    wire.sums.learn(&id, meta.size, StatusCode::OK, &headers);
     Ok(meta)
 }
 
