@@ -170,12 +170,14 @@ impl FileSystem {
                 };
             }
         };
-        // This comes before the delete: a read that misses its object looks in the prefetcher for the new key.
-        self.prefetcher.moved(&copied.source, &copied.id);
+        // This comes before the delete: a read that misses its object looks in the prefetcher for the new key. Until the names have changed, an
+        // open of the old name reads there, too.
+        let moving = self.prefetcher.moving([(&copied.source, &copied.id)]);
         self.kept_moved(&copied);
         let source = match mover.delete_source(&copied).await {
             Ok(source) => source,
             Err(error) => {
+                drop(moving);
                 // A delete that may still run would leave neither name.
                 if replaces == Replaces::Nothing && !matches!(error, moves::Error::Undecided(_)) {
                     self.prefetcher.moved(&copied.id, &copied.source);
@@ -219,10 +221,8 @@ impl FileSystem {
         };
         let mut copies = copied.copies.clone();
         // Before the deletes, as for a file.
-        for copied in &copies {
-            self.prefetcher.moved(&copied.source, &copied.id);
-            self.kept_moved(copied);
-        }
+        let moving = self.prefetcher.moving(copies.iter().map(|copied| (&copied.source, &copied.id)));
+        copies.iter().for_each(|copied| self.kept_moved(copied));
         let mut stay = match mover.delete_directory(copied).await {
             Ok(stay) => stay,
             Err(error @ moves::Error::Partial { .. }) => {
@@ -230,6 +230,7 @@ impl FileSystem {
                 return Err(Error::of_move(&error, from, to));
             }
             Err(error) => {
+                drop(moving);
                 copies.iter().for_each(|copied| self.prefetcher.moved(&copied.id, &copied.source));
                 self.inodes.doubt_names(names);
                 return Err(Error::of_move(&error, from, to));

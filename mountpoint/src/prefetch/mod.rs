@@ -8,6 +8,7 @@ mod cached;
 mod carry;
 mod fetch;
 mod link;
+mod moved;
 mod object;
 mod pieces;
 mod proof;
@@ -34,12 +35,13 @@ use crate::clock::Clock;
 use crate::doorbell::{Doorbell, Next};
 use crate::first::First;
 use crate::metrics::Metrics;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ObjectKey};
 use crate::s3::ObjectClient;
 use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, Weak};
 use link::Link;
+use moved::Moved;
 use object::Object;
 
 /// The reason for which bytes could not be read. Shared: several reads may fail for one reason.
@@ -82,6 +84,20 @@ const READING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Prefetcher(Arc<Shared>);
 
+/// Renames under way, until this is dropped.
+#[derive(Debug)]
+pub struct Moving {
+    prefetcher: Prefetcher,
+    keys: Vec<ObjectKey>,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        let mut moved = self.prefetcher.0.moved.lock();
+        self.keys.iter().for_each(|key| moved.ended(key));
+    }
+}
+
 struct Shared {
     client: Arc<dyn ObjectClient>,
     cache: Option<Arc<dyn BlockCache>>,
@@ -91,8 +107,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
-    /// Open versions that have another key by now, with the same bytes.
-    moved: Mutex<HashMap<ObjectId, ObjectId>>,
+    moved: Mutex<Moved>,
     /// Permits to copy cached blocks to another key.
     carries: Semaphore,
     link: Mutex<Link>,
@@ -169,17 +184,24 @@ impl Prefetcher {
     /// Notes that the bytes of `from` are under another key from now on, and that `from` will be gone: handles that have it open read from
     /// `to`.
     pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
-        // The answer to a copy, a listing and a HEAD may each give another second, or none.
-        let is_it = |id: &ObjectId| id.key == from.key && from.may_be(id.etag.as_str(), id.modified);
-        // The order matters: the last handle that is closed meanwhile finds the entry, and removes it.
+        // The order matters: it is that of `closed`.
         let mut moved = self.0.moved.lock();
-        for target in moved.values_mut().filter(|target| is_it(target)) {
-            target.clone_from(to);
-        }
         let objects = self.0.objects.lock();
-        for (id, _) in objects.iter().filter(|(id, object)| is_it(id) && object.strong_count() > 0) {
-            moved.insert(id.clone(), to.clone());
+        let open = objects.iter().filter(|(_, object)| object.strong_count() > 0);
+        moved.note(from, to, open.map(|(id, _)| id));
+    }
+
+    /// Notes the same of versions that are being renamed. Until the guard is dropped, handles that are opened under the old key read from the
+    /// new one, too.
+    pub fn moving<'a>(&self, renamed: impl IntoIterator<Item = (&'a ObjectId, &'a ObjectId)>) -> Moving {
+        let mut keys = Vec::new();
+        for (from, to) in renamed {
+            // A handle that is opened in between is found by the second call.
+            self.0.moved.lock().began(from, to);
+            self.moved(from, to);
+            keys.push(from.key.clone());
         }
+        Moving { prefetcher: self.clone(), keys }
     }
 
     /// Runs `work` where requests run.
@@ -202,17 +224,20 @@ impl Prefetcher {
                 object
             }
         };
+        self.0.moved.lock().opened(&object.id);
         Reader::new(object, Window::new(self.0.config.window.clone(), size), first)
     }
 }
 
 impl Shared {
+    /// Removes a version whose last handle was closed, and the note of its new key.
     fn closed(&self, id: &ObjectId) {
-        let mut objects = self.objects.lock();
-        if objects.get(id).is_some_and(|o| o.strong_count() == 0) {
+        // Both locks at once, in the order of `moved`: the version may be opened again and get another key meanwhile, and that note stays.
+        let (mut moved, mut objects) = (self.moved.lock(), self.objects.lock());
+        // A version that was found wrong is not among the objects any more.
+        if objects.get(id).is_none_or(|object| object.strong_count() == 0) {
             objects.remove(id);
-            drop(objects);
-            self.moved.lock().remove(id);
+            moved.closed(id);
         }
     }
 
@@ -226,7 +251,7 @@ impl Shared {
 
     /// The key under which the store has a version's bytes now.
     fn where_is(&self, id: &ObjectId) -> ObjectId {
-        self.moved.lock().get(id).unwrap_or(id).clone()
+        self.moved.lock().where_is(id)
     }
 
     /// The bytes worth fetching ahead for one stream.

@@ -75,6 +75,26 @@ async fn a_directory_moves_with_its_inodes_readers_and_open_listings() {
 }
 
 #[tokio::test]
+async fn a_file_opened_while_its_directory_is_deleted_under_the_old_name_is_read() {
+    let client = MemoryClient::new();
+    tree(&client);
+    let fs = renaming(&client, false);
+    let old = ino(&fs, "old").await.unwrap();
+    let a = below(&fs, old, "a").await.unwrap();
+    let gate = client.hold_answer(FaultPlan::on(Op::DeleteObject).key("old/a"));
+    let renaming = tokio::spawn({
+        let fs = Arc::clone(&fs);
+        async move { rename(&fs, "old", "new").await }
+    });
+    gate.arrived(1).await;
+    let opened = fs.open(a, OpenFlags::default(), 1).await.unwrap();
+    assert_eq!(read(&fs, opened.handle, 0, 100).await.unwrap(), b"the bytes of old/a");
+    gate.release();
+    renaming.await.unwrap().unwrap();
+    fs.release(opened.handle).unwrap();
+}
+
+#[tokio::test]
 async fn what_was_asked_of_a_tree_before_it_moved_does_not_count() {
     for (op, key) in [
         (Op::HeadObject, "old/b/d"),

@@ -72,6 +72,26 @@ async fn a_renamed_file_keeps_its_number_and_its_readers_go_on() {
 }
 
 #[tokio::test]
+async fn a_file_opened_while_its_rename_deletes_the_old_object_is_read() {
+    let client = MemoryClient::new();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
+    client.insert("old", bytes.clone());
+    let fs = renaming(&client, false);
+    let number = ino(&fs, "old").await.unwrap();
+    let gate = client.hold(FaultPlan::on(Op::DeleteObject));
+    let renaming = tokio::spawn({
+        let fs = Arc::clone(&fs);
+        async move { rename(&fs, "old", "new").await }
+    });
+    gate.arrived(1).await;
+    let opened = fs.open(number, OpenFlags::default(), 1).await.unwrap();
+    gate.release();
+    renaming.await.unwrap().unwrap();
+    assert_eq!(read(&fs, opened.handle, 2_000_000, 10).await.unwrap(), bytes[2_000_000..2_000_010]);
+    fs.release(opened.handle).unwrap();
+}
+
+#[tokio::test]
 async fn a_rename_asks_no_name_again_that_was_looked_up_just_before() {
     let client = MemoryClient::new();
     client.insert("old", "1");

@@ -134,3 +134,21 @@ fn shuttle_an_open_survives_the_last_close_of_a_handle_of_another_size() {
         assert!(world.prefetcher.0.objects.lock().is_empty(), "no handle is open");
     });
 }
+
+#[test]
+fn shuttle_a_handle_opened_while_the_last_one_closes_follows_a_rename() {
+    let data = bytes::Bytes::from(pattern(LEN));
+    check(move || {
+        let world = World::new(&data);
+        let to = ObjectId { key: "new".into(), ..world.id.clone() };
+        let last = world.prefetcher.open(world.id.clone(), LEN as u64, None);
+        let closing = spawn(move || drop(last));
+        let reader = world.prefetcher.open(world.id.clone(), LEN as u64, None);
+        world.prefetcher.moved(&world.id, &to);
+        closing.join().unwrap();
+        let shared = &world.prefetcher.0;
+        assert_eq!(shared.where_is(&world.id), to);
+        drop(reader);
+        assert!(shared.moved.lock().is_empty() && shared.objects.lock().is_empty(), "no handle is open");
+    });
+}
