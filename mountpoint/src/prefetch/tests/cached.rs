@@ -1,7 +1,7 @@
 //! Reads that wait for the disk of the cache.
 
 use super::*;
-use crate::buffer::{Block, BlockMut};
+use crate::buffer::{Block, BlockMut, Reservation};
 use crate::cache::{BlockIndex, Given, Later, Now, Sectors};
 use crate::sync::atomic::AtomicBool;
 
@@ -13,6 +13,9 @@ struct SlowCache {
     gate: Arc<Mutex<mpsc::Receiver<()>>>,
     /// Whether reads are answered too late.
     late: AtomicBool,
+    /// The pool of which a late read takes all memory, as other programs may.
+    pool: Mutex<Option<Pool>>,
+    taken: Mutex<Vec<Reservation>>,
     /// Number of reads that may wait for the disk.
     asked: AtomicU64,
     /// Number of reads that may not wait.
@@ -27,6 +30,8 @@ impl SlowCache {
                 cache: Arc::default(),
                 gate: Arc::new(Mutex::new(gate)),
                 late: AtomicBool::new(false),
+                pool: Mutex::default(),
+                taken: Mutex::default(),
                 asked: AtomicU64::new(0),
                 probes: AtomicU64::new(0),
             }),
@@ -64,6 +69,11 @@ impl BlockCache for SlowCache {
     ) {
         self.asked.fetch_add(1, Relaxed);
         if self.late.load(Relaxed) {
+            drop(into);
+            if let Some(pool) = self.pool.lock().take() {
+                let taken = std::iter::from_fn(|| pool.try_reserve(Use::Demand, 4096));
+                self.taken.lock().extend(taken);
+            }
             return done(Given::Late);
         }
         let (cache, gate, id) = (Arc::clone(&self.cache), Arc::clone(&self.gate), id.clone());
@@ -175,6 +185,31 @@ fn a_request_that_begins_in_a_late_cache_ends_in_the_store() {
     assert!(cache.asked.load(Relaxed) > 0);
     drop(reader);
     until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}
+
+#[test]
+fn a_request_behind_a_late_disk_does_not_wait_for_memory_for_ever() {
+    let (cache, _open) = SlowCache::new();
+    let clock = Clock::manual();
+    let b = bench_by(clock.clone(), 16 << 20, Some(cache.clone()));
+    let (id, data) = kept(&b, &cache.cache, 3 * MIB);
+    // The read's first bytes are thought to be near, and the last block must be fetched.
+    assert!(cache.cache.forget(&id, 2));
+    cache.late.store(true, Relaxed);
+    *cache.pool.lock() = Some(b.pool.clone());
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let (send, receive) = mpsc::channel();
+    let at = 2 * MIB as u64 - 1000;
+    reader.read(at, 2000, move |result| send.send(result.map(|bytes| bytes.to_vec())).unwrap());
+    until("it waits", || b.pool.waiting(Use::Demand) > 0);
+    let mut read = None;
+    until("it is answered", || {
+        clock.advance(Duration::from_secs(20));
+        read = receive.try_recv().ok();
+        read.is_some()
+    });
+    let error = read.unwrap().unwrap_err();
+    assert!(error.to_string().contains("no memory"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Bytes that are not the store's: a bit flips on the way.
 
 use super::*;
+use crate::buffer::{Block, BlockMut};
+use crate::cache::{BlockIndex, Given, Later, Now, Sectors};
 use crate::checksum::ChecksumAlgorithm;
 
 fn all(reader: &Reader, len: usize) -> Result<Vec<u8>, Error> {
@@ -77,4 +79,81 @@ fn a_store_that_says_no_checksum_is_read_as_before() {
     let read = all(&reader, 3 * MIB).unwrap();
     assert_eq!((0..3 * MIB).filter(|&at| read[at] != data[at]).collect::<Vec<_>>(), [9]);
     assert_eq!(corrupt(&b), 0);
+}
+
+#[test]
+fn a_wrong_version_that_got_another_key_leaves_nothing_when_it_is_closed() {
+    let b = bench(128 << 20);
+    b.client.say_checksums(ChecksumAlgorithm::Crc32c);
+    let len = 40 * MIB + 77;
+    let (id, data) = b.object("old", len);
+    let to = ObjectId::by_etag("new".into(), b.client.insert("new", data));
+    let reader = b.prefetcher.open(id.clone(), len as u64, None);
+    b.prefetcher.moved(&id, &to);
+    b.client.inject(FaultPlan::on(Op::GetObject).nth(1).flip(9));
+    assert!(all(&reader, len).unwrap_err().is_corrupt());
+    drop(reader);
+    // A file that is stored under the old key later, with the same bytes, must be read there.
+    until("the old key is the file's own again", || b.prefetcher.0.where_is(&id) == id);
+}
+
+/// An empty cache that calls the test when it is asked for the first time.
+struct Interrupts(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for Interrupts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interrupts")
+    }
+}
+
+impl BlockCache for Interrupts {
+    fn present(&self, _: &ObjectId, _: BlockIndex) -> Sectors {
+        let act = self.0.lock().take();
+        if let Some(act) = act {
+            act();
+        }
+        Sectors::NONE
+    }
+
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    fn read(&self, _: &ObjectId, _: u64, _: Range<u64>, _: &mut [u8]) -> bool {
+        false
+    }
+
+    fn read_now(&self, _: &ObjectId, _: u64, _: Range<u64>, _: &mut [u8]) -> Now {
+        Now::Absent
+    }
+
+    fn read_later(&self, _: &ObjectId, _: u64, _: Range<u64>, into: BlockMut, done: Later) {
+        done(Given::Absent(into));
+    }
+
+    fn drop_version(&self, _: &ObjectId) {}
+
+    fn put(&self, _: &ObjectId, _: u64, _: u64, _: Block) {}
+}
+
+#[test]
+fn a_read_that_begins_while_its_version_is_found_wrong_is_answered() {
+    let cache = Arc::new(Interrupts(Mutex::default()));
+    let b = bench_with(buffer::Config::TARGET_MIN, Some(Arc::clone(&cache) as _));
+    b.client.say_checksums(ChecksumAlgorithm::Crc32c);
+    let (id, data) = b.object("o", 3 * MIB);
+    // Without read-ahead, the last bytes come when they are asked for.
+    let held: Vec<_> = std::iter::from_fn(|| b.pool.try_take(Use::Ahead, MIB)).collect();
+    b.client.inject(FaultPlan::on(Op::GetObject).nth(1).flip(9));
+    let open = || b.prefetcher.open(id.clone(), data.len() as u64, None);
+    let first = Arc::new(open());
+    (0..2).for_each(|n| assert!(read(&first, n << 20, MIB).is_ok()));
+    let second = open();
+    let (send, found) = mpsc::channel();
+    let last = Arc::clone(&first);
+    *cache.0.lock() = Some(Box::new(move || send.send(read(&last, 2 << 20, MIB)).unwrap()));
+    let error = read(&second, 0, 4096).unwrap_err();
+    assert!(error.is_corrupt(), "{error}");
+    assert!(found.try_recv().unwrap().unwrap_err().is_corrupt(), "it was found wrong in between");
+    drop(held);
 }
