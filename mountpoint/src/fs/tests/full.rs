@@ -4,10 +4,11 @@ use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use super::renames::{ino, rename};
+use super::renames::{ino, read, rename};
 use super::*;
 use crate::inode::InodeNo;
 use crate::moves::{self, Mover};
+use crate::s3::ErrorKind;
 use crate::stage::{self, Area, Commit};
 
 /// A file system with its stage in this directory, which may rename and overwrite.
@@ -160,6 +161,51 @@ async fn a_sync_names_a_file_that_was_kept_between_two_of_its_passes() {
     assert_eq!(lost.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["file"], "{lost:?}");
     assert!(lost[0].why.contains("kept"), "{lost:?}");
     assert_eq!(client.object("file").unwrap(), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_file_is_found_in_its_directories_while_the_store_is_away() {
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    client.insert("above/stored", "content");
+    let fs = promising(Commit::Disk, &client, dir.path(), clock.clone());
+    let above = ino(&fs, "above").await.unwrap();
+    let below = fs.mkdir(above, OsStr::new("below"), Maker::default()).await.unwrap().attr.ino;
+    let (flags, me) = (OpenFlags::default(), std::process::id());
+    let made = fs.create(below, OsStr::new("new"), flags, Maker::default(), me).await.unwrap();
+    fs.write(made.1.handle, 0, b"content", 0, |written| written.unwrap());
+    let due = fs.release(made.1.handle).unwrap().expect("it is in the stage");
+    fs.finish_released(made.1.handle, due).await;
+    for op in [Op::HeadObject, Op::ListObjects, Op::GetObject] {
+        client.inject(FaultPlan::on(op).always().fail(ErrorKind::Timeout));
+    }
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(60));
+        client.reset_log();
+        let mut parent = ROOT;
+        for (name, directory) in [("above", above), ("below", below)] {
+            parent = fs.lookup(parent, OsStr::new(name)).await.unwrap().attr.ino;
+            assert_eq!(parent, directory, "{name}");
+        }
+        let found = fs.lookup(parent, OsStr::new("new")).await.unwrap().attr;
+        assert_eq!((found.ino, found.size), (made.0.attr.ino, 7));
+        let opened = fs.open(found.ino, flags, me).await.unwrap();
+        assert_eq!(read(&fs, opened.handle, 0, 10).await.unwrap(), b"content");
+        let due = fs.release(opened.handle).unwrap().expect("it is in the stage");
+        fs.finish_released(opened.handle, due).await;
+        assert_eq!(client.log().len(), 0, "the store need not be asked");
+    }
+    // The mount does not know what else is there.
+    assert_eq!(fs.lookup(above, OsStr::new("other")).await.unwrap_err().errno(), Errno::IO);
+    let listing = fs.opendir(above).await.unwrap();
+    assert_eq!(fs.readdir(listing, 2, 10).await.unwrap_err().errno(), Errno::IO, "behind . and ..");
+    // Once nothing waits below them, the store is asked about the directories again.
+    client.clear_faults();
+    fs.unlink(below, OsStr::new("new")).await.unwrap();
+    client.remove("above/stored");
+    clock.advance(Duration::from_secs(60));
+    client.reset_log();
+    fs.lookup(ROOT, OsStr::new("above")).await.unwrap();
+    assert!(!client.log().is_empty());
 }
 
 /// Size of a file of which the store copies parts.

@@ -13,6 +13,10 @@ use crate::listing::batch::Batch;
 use crate::listing::expiry::{Said, left};
 use crate::object::ObjectMeta;
 
+/// Most entries below a directory that a lookup of it checks for a file of the stage. Beyond it the store is asked, and while it is away
+/// the directory is EIO. Doubling it finds files deeper in wide trees, and takes twice the time of lookups of directories without any.
+const STAGED_LOOKS_MAX: usize = 64;
+
 /// Memory's answer to a lookup.
 #[derive(Debug)]
 pub(in crate::inode) enum Recall {
@@ -51,14 +55,16 @@ impl Tree {
         let is_directory = |ino: &InodeNo| matches!(self.inodes[*ino].node, Node::Directory(_));
         if let Some(ino) = child.filter(is_directory) {
             let recall = self.recall_one(ino, now, Ask::DirectoryFirst);
-            return Ok(self.or_page(parent, name, now, recall));
+            let recall = self.or_page(parent, name, now, recall);
+            return Ok(self.or_staged(ino, now, recall));
         }
         if let Some(ino) = local {
             // A file that waits for its upload shows, whether the store answers or not.
             if matches!(&self.inodes[ino].node, Node::File(file) if file.is_staged()) {
                 return Ok(Recall::Found(ino));
             }
-            return Ok(self.recall_one(ino, now, Ask::DirectoryOnly));
+            let recall = self.recall_one(ino, now, Ask::DirectoryOnly);
+            return Ok(self.or_staged(ino, now, recall));
         }
         if let Some(ino) = child {
             let recall = self.recall_one(ino, now, Ask::FileFirst);
@@ -405,6 +411,37 @@ impl Tree {
                 return true;
             }
             below.extend(self.children(ino));
+        }
+        false
+    }
+
+    /// The directory itself, where the tree would have to ask S3 about it and a file of the stage is below it: it shows, whether the store
+    /// answers or not.
+    fn or_staged(&mut self, ino: InodeNo, now: Instant, recall: Recall) -> Recall {
+        if !matches!(recall, Recall::Ask(_)) || !self.holds_staged(ino) {
+            return recall;
+        }
+        // The removal of a name below it makes the next lookup ask.
+        self.checked(ino, now);
+        Recall::Found(ino)
+    }
+
+    /// Whether a file of the stage is below a directory, as far as a short look finds one.
+    fn holds_staged(&self, top: InodeNo) -> bool {
+        let (mut below, mut looks) = (vec![top], 0);
+        while let Some(ino) = below.pop() {
+            let Ok((_, directory)) = self.directory(ino) else { continue };
+            for ino in directory.locals.values().copied().chain(self.children(ino)) {
+                looks += 1;
+                if looks > STAGED_LOOKS_MAX {
+                    return false;
+                }
+                match &self.inodes[ino].node {
+                    Node::File(file) if file.is_staged() => return true,
+                    Node::File(_) => {}
+                    Node::Directory(_) => below.push(ino),
+                }
+            }
         }
         false
     }
