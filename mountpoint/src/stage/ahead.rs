@@ -189,6 +189,15 @@ impl Staged {
         Ok(arrived.inspect_err(|_| self.end_ahead(going))?)
     }
 
+    /// The early upload in progress.
+    #[cfg(test)]
+    pub(super) fn going(&self) -> Option<Arc<Going>> {
+        match &self.state.lock().ahead {
+            Ahead::Going { going, .. } => Some(Arc::clone(going)),
+            Ahead::Not | Ahead::Over => None,
+        }
+    }
+
     /// Gives up this early upload.
     pub(super) fn end_ahead(&self, going: &Arc<Going>) {
         let mut state = self.state.lock();

@@ -213,6 +213,7 @@ impl Staged {
             Some(going) => Request::Ahead(Arc::clone(going)),
             None => self.patch(&draft).map_or_else(whole, Request::Patch),
         };
+        let had_arrived = ahead.as_ref().is_some_and(|going| going.upload.has_arrived());
         let poured = match &mut upload {
             Request::Whole(upload) => self.pour(upload, &source, &draft).await,
             Request::Patch(patch) => self.pour_patch(patch, &source, &draft).await,
@@ -220,8 +221,10 @@ impl Staged {
         };
         let image = match poured {
             Ok(image) => image,
-            // It has ended, and the next attempt sends all bytes.
-            Err(_) if ahead.is_some() => return Ok(None),
+            // It has ended, and the next attempt sends all bytes; but not where the store is away, which would take the time of two.
+            Err(error) if ahead.is_some() => {
+                return if had_arrived && is_away(&error) { Err(error) } else { Ok(None) };
+            }
             Err(error) => {
                 let is_patch = matches!(upload, Request::Patch(_));
                 upload.abort().await;
@@ -266,7 +269,7 @@ impl Staged {
                 if let Some(going) = &ahead {
                     self.end_ahead(going);
                     // The store may have dropped an upload that took long: the next attempt sends all bytes.
-                    if !is_doubtful && !is_conflict(&error) {
+                    if !is_doubtful && !is_conflict(&error) && !is_away(&error) {
                         return Ok(None);
                     }
                 }
@@ -523,6 +526,17 @@ fn leaves_doubt(error: &upload::Error) -> bool {
     match error {
         upload::Error::Corrupt | upload::Error::Panicked => true,
         upload::Error::Remote(error) => error.may_have_stored(),
+        _ => false,
+    }
+}
+
+/// Whether the store gave no answer in the time that a request may take. Another attempt would take as long again.
+fn is_away(error: &Error) -> bool {
+    use ErrorKind::{Network, ServerError, Throttled, Timeout};
+    match error {
+        Error::Send(upload::Error::Remote(error)) => {
+            matches!(error.kind(), Timeout | Network | ServerError | Throttled)
+        }
         _ => false,
     }
 }

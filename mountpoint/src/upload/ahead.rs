@@ -108,6 +108,11 @@ impl Ahead {
         self.check()
     }
 
+    /// Whether the store has answered for all parts that went out, and refused none.
+    pub fn has_arrived(&self) -> bool {
+        self.multipart.in_flight() == 0 && self.multipart.failed().is_none()
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.multipart.failed().map_or(Ok(()), Err)
     }

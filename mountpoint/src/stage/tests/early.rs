@@ -171,6 +171,32 @@ async fn a_failure_of_the_early_upload_does_not_fail_the_close() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_close_waits_once_for_a_store_that_is_away() {
+    for op in [Op::UploadPart, Op::CompleteMultipartUpload] {
+        let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+        let engine = close_engine(dir.path(), &client);
+        let staged = begun(&engine, &client, "long").await;
+        let going = staged.going().expect("two parts went out");
+        going.upload.arrived().await.unwrap();
+        for op in [op, Op::CreateMultipartUpload, Op::PutObject] {
+            client.inject(FaultPlan::on(op).always().fail(ErrorKind::Timeout));
+        }
+        let before = requests(&client);
+        assert!(matches!(store(&staged).await, Err(Error::Send(_))), "{op:?}");
+        let [begun, _, completed, put] = requests(&client);
+        assert_eq!([begun, put], [before[0], before[3]], "{op:?}: no second upload begins");
+        assert_eq!(completed, usize::from(op == Op::CompleteMultipartUpload));
+        assert!(staged.is_dirty() && !staged.is_kept());
+        // The next one sends all bytes.
+        client.clear_faults();
+        store(&staged).await.unwrap().expect("there was a change");
+        assert!(stored(&client, "long") == bytes(LEN), "{op:?}");
+        engine.shared.uploader.aborted().await;
+        assert!(client.pending_uploads().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_clients_version_wins_over_an_early_upload() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = close_engine(dir.path(), &client);
