@@ -27,7 +27,8 @@ pub(super) struct OnRuntime {
 }
 
 impl OnRuntime {
-    /// Runs operations of `fs`. `inside_max`: most of the calling threads that may wait for the local disk.
+    /// Runs operations of `fs`. `inside_max`: most of the calling threads that may wait for the local disk, which reads and writes may
+    /// exceed as long as one thread is left; 0: reads and writes are done by the calling thread all the same.
     pub(super) fn new(fs: Arc<FileSystem>, runtime: tokio::runtime::Handle, inside_max: usize) -> Self {
         Self { fs, runtime, inside: Arc::default(), inside_max }
     }
@@ -59,6 +60,16 @@ impl OnRuntime {
         // The runtime's own threads carry what waits for the store.
         let runtime = self.runtime.clone();
         drop(self.runtime.spawn_blocking(move || begin(&runtime, None, work(fs), done)));
+    }
+
+    /// A place for a read or a write on this thread. `None`: the local disk may hang, and has most of the threads already.
+    fn enter_disk(&self) -> Option<Inside> {
+        let max = match self.inside_max {
+            // At least one thread is left, and two of an odd number.
+            max if max > 0 && self.fs.has_stage() => 2 * max - 1,
+            _ => usize::MAX,
+        };
+        Inside::enter(&self.inside, max)
     }
 
     /// Does the same as [`OnRuntime::at_once`] on a mount with a stage, which answers most such operations itself; elsewhere they ask the store.
@@ -267,7 +278,14 @@ impl Operations for OnRuntime {
         len: usize,
         done: impl FnOnce(Result<Bytes>) + Send + 'static,
     ) {
-        self.fs.read(handle, offset, len, done);
+        let read = move |fs: &FileSystem| fs.read(handle, offset, len, done);
+        match self.enter_disk() {
+            Some(_inside) => read(&self.fs),
+            None => {
+                let fs = Arc::clone(&self.fs);
+                drop(self.runtime.spawn_blocking(move || read(&fs)));
+            }
+        }
     }
 
     fn write(
@@ -278,7 +296,13 @@ impl Operations for OnRuntime {
         tid: u32,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
-        self.fs.write(handle, offset, data, tid, done);
+        match self.enter_disk() {
+            Some(_inside) => self.fs.write(handle, offset, data, tid, done),
+            None => {
+                let (fs, data) = (Arc::clone(&self.fs), data.to_vec()); // copy: a write while many wait for the local disk
+                drop(self.runtime.spawn_blocking(move || fs.write(handle, offset, &data, tid, done)));
+            }
+        }
     }
 
     fn syncs_writes(&self) -> bool {
@@ -408,59 +432,116 @@ mod tests {
     /// Threads that take requests.
     const THREADS: usize = 4;
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_disk_that_hangs_holds_up_no_request_that_needs_no_disk() {
-        let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
-        client.insert("stored", "content");
-        let fs = promising(Commit::Disk, &client, dir.path(), Clock::machine());
-        let directory = fs.mkdir(ROOT, OsStr::new("d"), Maker::default()).await.unwrap().attr.ino;
-        let runtime = tokio::runtime::Handle::current();
-        let ops = OnRuntime::new(Arc::clone(&fs), runtime, THREADS / 2);
-        let (request, requests) = sync_channel::<Box<dyn FnOnce(&OnRuntime) + Send>>(64);
-        let requests = Arc::new(crate::sync::Mutex::new(requests));
-        let threads: Vec<_> = (0..THREADS)
-            .map(|_| {
-                let (requests, ops) = (Arc::clone(&requests), ops.clone());
+    type Request = Box<dyn FnOnce(&OnRuntime) + Send>;
+
+    /// A transport: threads that take requests in turn.
+    struct Transport {
+        ops: OnRuntime,
+        requests: std::sync::mpsc::SyncSender<Request>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+    }
+
+    impl Transport {
+        fn new(fs: &Arc<FileSystem>) -> Self {
+            let ops = OnRuntime::new(Arc::clone(fs), tokio::runtime::Handle::current(), THREADS / 2);
+            let (requests, next) = sync_channel::<Request>(64);
+            let next = Arc::new(crate::sync::Mutex::new(next));
+            let thread = |_| {
+                let (next, ops) = (Arc::clone(&next), ops.clone());
                 std::thread::spawn(move || {
-                    let next = || requests.lock().recv();
-                    while let Ok(request) = next() {
+                    let take = || next.lock().recv();
+                    while let Ok(request) = take() {
                         request(&ops);
                     }
                 })
-            })
-            .collect();
+            };
+            Self { threads: (0..THREADS).map(thread).collect(), ops, requests }
+        }
+
+        fn send(&self, request: impl FnOnce(&OnRuntime) + Send + 'static) {
+            self.requests.send(Box::new(request)).unwrap();
+        }
+
+        /// Returns once requests are answered that need memory alone, or the store.
+        async fn answers(&self, directory: InodeNo) {
+            let (answer, mut answers) = tokio::sync::mpsc::channel(2);
+            let found = answer.clone();
+            self.send(move |ops| ops.getattr(directory, move |attr| answer.try_send(attr.is_ok()).unwrap()));
+            self.send(move |ops| {
+                let done = move |entry: Result<_>| found.try_send(entry.is_ok()).unwrap();
+                ops.lookup(ROOT, OsStr::new("stored"), done);
+            });
+            assert_eq!((answers.recv().await, answers.recv().await), (Some(true), Some(true)));
+        }
+
+        fn end(self) {
+            let Self { ops, requests, threads } = self;
+            drop(requests);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(ops.inside.load(Relaxed), 0);
+        }
+    }
+
+    /// A file system of which the bucket has a file, and a directory that was made in it.
+    async fn mounted(client: &MemoryClient, dir: &std::path::Path) -> (Arc<FileSystem>, InodeNo) {
+        client.insert("stored", "content");
+        let fs = promising(Commit::Disk, client, dir, Clock::machine());
+        let directory = fs.mkdir(ROOT, OsStr::new("d"), Maker::default()).await.unwrap().attr.ino;
+        (fs, directory)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_disk_that_hangs_holds_up_no_request_that_needs_no_disk() {
+        let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+        let (fs, directory) = mounted(&client, dir.path()).await;
+        let transport = Transport::new(&fs);
         fs.hold_disk(true);
         let (made, mut made_by) = tokio::sync::mpsc::channel(2 * THREADS);
         for n in 0..2 * THREADS {
             let (made, name) = (made.clone(), n.to_string().into());
-            let create = move |ops: &OnRuntime| {
+            transport.send(move |ops| {
                 let done = move |created: Result<_>| made.try_send(created.is_ok()).unwrap();
                 ops.create(directory, name, OpenFlags::default(), Maker::default(), 1, done);
-            };
-            request.send(Box::new(create)).unwrap();
+            });
         }
-        // Answers from memory, and from the store.
-        let (answer, mut answers) = tokio::sync::mpsc::channel(2);
-        let found = answer.clone();
-        request
-            .send(Box::new(move |ops| {
-                ops.getattr(directory, move |attr| answer.try_send(attr.is_ok()).unwrap());
-            }))
-            .unwrap();
-        request
-            .send(Box::new(move |ops| {
-                let done = move |entry: Result<_>| found.try_send(entry.is_ok()).unwrap();
-                ops.lookup(ROOT, OsStr::new("stored"), done);
-            }))
-            .unwrap();
-        assert_eq!((answers.recv().await, answers.recv().await), (Some(true), Some(true)));
+        transport.answers(directory).await;
         assert!(made_by.try_recv().is_err(), "the disk hangs");
         fs.hold_disk(false);
         for _ in 0..2 * THREADS {
             assert_eq!(made_by.recv().await, Some(true));
         }
-        drop(request);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(ops.inside.load(Relaxed), 0);
+        transport.end();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn writes_and_syncs_to_a_disk_that_hangs_hold_up_no_look_up() {
+        let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+        let (fs, directory) = mounted(&client, dir.path()).await;
+        let mut handles = Vec::new();
+        for n in 0..2 * THREADS {
+            let (name, flags) = (n.to_string(), OpenFlags::default());
+            let made = fs.create(directory, OsStr::new(&name), flags, Maker::default(), 1).await.unwrap();
+            handles.push(made.1.handle);
+        }
+        let transport = Transport::new(&fs);
+        let (done, mut done_by) = tokio::sync::mpsc::channel(2 * THREADS);
+        for is_sync in [false, true] {
+            fs.hold_disk(true);
+            for handle in handles.clone() {
+                let done = done.clone();
+                let done = move |done_so: Result<()>| done.try_send(done_so.is_ok()).unwrap();
+                transport.send(move |ops| match is_sync {
+                    true => ops.fsync(handle, done),
+                    false => ops.write(handle, 0, b"content", 1, done),
+                });
+            }
+            transport.answers(directory).await;
+            assert!(done_by.try_recv().is_err(), "the disk hangs");
+            fs.hold_disk(false);
+            for _ in 0..2 * THREADS {
+                assert_eq!(done_by.recv().await, Some(true));
+            }
+        }
+        transport.end();
     }
 }
