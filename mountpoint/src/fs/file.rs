@@ -150,6 +150,10 @@ impl FileSystem {
         if flags.write || flags.truncate || flags.direct || flags.sync {
             return None;
         }
+        let _opening = match &self.full {
+            Some(full) => Some(full.try_opening(ino)?),
+            None => None,
+        };
         match self.inodes.try_open_read(ino)? {
             Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, known }) => {
                 if known == KnownSize::Other {
@@ -240,7 +244,15 @@ impl FileSystem {
 
     /// Opens a file for reading, or names its writer.
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
-        Ok(match self.inodes.open_read(ino, flags.direct).await? {
+        let answer = {
+            // Once the file counts this reader, an unlink or a rename over it finds the reader.
+            let _opening = match &self.full {
+                Some(full) => Some(full.opening(ino).await),
+                None => None,
+            };
+            self.inodes.open_read(ino, flags.direct).await?
+        };
+        Ok(match answer {
             OpenRead::Object { id, size, keep_cache, first, is_listed, known } => {
                 if known == KnownSize::Other {
                     self.resized.tell(&self.inodes, ino);

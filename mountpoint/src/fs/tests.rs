@@ -3,6 +3,7 @@
 mod directories;
 pub(crate) mod full;
 mod hung_disk;
+mod opens;
 mod renames;
 
 use std::ffi::OsStr;

@@ -166,7 +166,7 @@ impl FileSystem {
         }
         // The size is set by a path: no close follows that would store the file.
         self.wait_for_place(ino).await?;
-        let (staged, _) = self.enter_stage(ino).await?;
+        let (staged, _) = self.open_in_stage(ino, true).await?;
         let mut done = self.resize_staged(ino, &staged, size).await;
         let full = self.full()?;
         if full.is_deferred() {

@@ -30,7 +30,7 @@ impl FileSystem {
         if writes {
             self.wait_for_place(ino).await?;
         }
-        let (staged, keep_cache) = self.enter_stage(ino).await?;
+        let (staged, keep_cache) = self.open_in_stage(ino, writes).await?;
         // Only a close that stores the file needs to know whose it is.
         let opener = match self.full()?.is_deferred() {
             true => pid,
@@ -73,6 +73,13 @@ impl FileSystem {
         // durable on return still come here.
         let direct = passthrough.is_some() && (flags.sync || flags.direct);
         Ok(Opened { handle: no, keep_cache, direct, passthrough })
+    }
+
+    /// The staged file of an inode, for a program that opens it: waits while an unlink or a rename changes the file's name. The caller ends
+    /// with [`FileSystem::leave_stage`].
+    pub(super) async fn open_in_stage(&self, ino: InodeNo, to_write: bool) -> Result<(Arc<Staged>, bool)> {
+        let _opening = self.full()?.openings.open(ino, to_write).await;
+        self.enter_stage(ino).await
     }
 
     /// Takes in a new handle: the number of the file if the kernel reads and writes it by itself.

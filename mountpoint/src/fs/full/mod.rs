@@ -8,6 +8,7 @@
 //! | `files.rs` | the files in the stage, by inode and by number |
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
+//! | `opening.rs` | the wait of an open for an unlink or a rename of its file, and of those for opens |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
 //! | `syncing.rs` | files that are stored now because `mount-s3-ctl sync` asks for it |
 //! | `left.rs` | files that an earlier mount left |
@@ -20,6 +21,7 @@ mod files;
 mod io;
 mod left;
 mod names;
+mod opening;
 mod sending;
 mod syncing;
 
@@ -36,6 +38,7 @@ use crate::sync::{Arc, Mutex};
 use attributes::Shown;
 use files::{Files, InStage};
 pub(super) use names::{HeldFile, Unstored};
+use opening::{Opening, Openings};
 use sending::Sending;
 pub use syncing::Unsynced;
 
@@ -56,6 +59,7 @@ pub(super) struct Full {
     pub(super) files_max: usize,
     shown: Shown,
     sending: Sending,
+    openings: Openings,
     pauses: Pauses,
 }
 
@@ -80,8 +84,8 @@ pub struct InUse {
 
 impl Full {
     pub(super) fn new(area: Area, pauses: Pauses) -> Self {
-        let (shown, sending) = Default::default();
-        Self { area, files: Mutex::default(), files_max: FILES_MAX, shown, sending, pauses }
+        let (shown, sending, openings) = Default::default();
+        Self { area, files: Mutex::default(), files_max: FILES_MAX, shown, sending, openings, pauses }
     }
 
     /// Whether files are sent behind their last close.
@@ -92,6 +96,16 @@ impl Full {
     /// Whether a write can be durable on return.
     pub(super) fn syncs_writes(&self) -> bool {
         self.area.commit() == stage::Commit::Disk
+    }
+
+    /// Begins an open for reading of a file that may be outside the stage; `None` while its name changes.
+    pub(super) fn try_opening(&self, ino: InodeNo) -> Option<Opening> {
+        self.openings.try_open(ino, false)
+    }
+
+    /// Begins an open for reading of a file that may be outside the stage, once its name does not change.
+    pub(super) async fn opening(&self, ino: InodeNo) -> Opening {
+        self.openings.open(ino, false).await
     }
 
     /// The staged file of an inode, if there is one.

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::ATTEMPTS_MAX;
+use super::opening::{Change, Closed};
 use crate::fs::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Unlinked};
 use crate::moves::{self, Copied, Mover};
@@ -38,7 +39,14 @@ impl FileSystem {
     pub(in crate::fs) async fn unlink_in_full(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let (ino, _) = self.inodes.peek(parent, name).await?;
-            if self.full()?.find(ino).is_none() && !self.inodes.has_readers(ino) {
+            let full = self.full()?;
+            let is_open = || full.find(ino).is_some() || self.inodes.has_readers(ino);
+            if !is_open() {
+                let _closed = full.openings.close(ino, Change::End).await;
+                // A program may have opened it since.
+                if is_open() {
+                    continue;
+                }
                 match self.inodes.unlink(parent, name, true).await? {
                     Unlinked::Gone => return Ok(()),
                     Unlinked::Busy { .. } => {
@@ -47,9 +55,12 @@ impl FileSystem {
                     }
                 }
             }
+            // The file's turn may take long, so opens do not wait for it.
             let held = self.hold_staged(ino).await?;
+            let closed = full.openings.close(ino, Change::End).await;
             let done =
                 if self.inodes.is_at(ino, parent, name) { Some(self.unlink_held(&held).await) } else { None };
+            drop(closed);
             self.let_go(held).await;
             if let Some(done) = done {
                 return done;
@@ -104,26 +115,43 @@ impl FileSystem {
     }
 
     /// Holds the files of a rename that are in the stage or must enter it, in the order of their numbers, so that two renames never wait
-    /// for each other.
+    /// for each other. Opens of both wait until the guards are dropped, except those for reading of the file that moves.
     async fn hold_for_rename(
         &self,
         (parent, name): (InodeNo, &OsStr),
         (new_parent, new_name): (InodeNo, &OsStr),
-    ) -> Result<Vec<HeldFile>> {
-        let (source, _) = self.inodes.peek(parent, name).await?;
-        let mut inodes = Vec::new();
-        if self.full()?.find(source).is_some() {
-            inodes.push(source);
+    ) -> Result<(Vec<HeldFile>, Vec<Closed>)> {
+        let full = self.full()?;
+        for _ in 0..ATTEMPTS_MAX {
+            let (source, _) = self.inodes.peek(parent, name).await?;
+            // A target that is missing, or a directory, is the rename's own concern.
+            let target = self.inodes.peek(new_parent, new_name).await.ok();
+            let target = target.filter(|(target, _)| *target != source);
+            let to_hold = || {
+                let is_staged = |ino| full.find(ino).is_some();
+                let is_open = |&(ino, is_new): &(InodeNo, bool)| {
+                    is_new || is_staged(ino) || self.inodes.has_readers(ino)
+                };
+                let target = target.filter(is_open).map(|(ino, _)| ino);
+                let mut inodes: Vec<_> = Some(source).filter(|&ino| is_staged(ino)).into_iter().collect();
+                inodes.extend(target);
+                inodes.sort_unstable();
+                inodes
+            };
+            // The turns of the files may take long, so opens do not wait for them.
+            let held = self.hold_all(to_hold()).await?;
+            let mut closed = vec![full.openings.close(source, Change::Move).await];
+            if let Some((target, _)) = target {
+                closed.push(full.openings.close(target, Change::End).await);
+            }
+            // A program may have opened one since.
+            if to_hold().iter().all(|ino| held.iter().any(|held| held.ino == *ino)) {
+                return Ok((held, closed));
+            }
+            drop(closed);
+            self.let_all_go(held).await;
         }
-        // A target that is missing, or a directory, is the rename's own concern.
-        if let Ok((target, is_new)) = self.inodes.peek(new_parent, new_name).await
-            && target != source
-            && (is_new || self.full()?.find(target).is_some() || self.inodes.has_readers(target))
-        {
-            inodes.push(target);
-        }
-        inodes.sort_unstable();
-        self.hold_all(inodes).await
+        Err(restless(name))
     }
 
     async fn hold_all(&self, inodes: Vec<InodeNo>) -> Result<Vec<HeldFile>> {
@@ -154,8 +182,9 @@ impl FileSystem {
         to: (InodeNo, &OsStr),
         flags: u32,
     ) -> Result<()> {
-        let held = self.hold_for_rename(from, to).await?;
+        let (held, closed) = self.hold_for_rename(from, to).await?;
         let renamed = self.rename_held(from, to, flags, &held).await;
+        drop(closed);
         self.let_all_go(held).await;
         renamed
     }
