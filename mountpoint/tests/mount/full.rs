@@ -211,6 +211,37 @@ fn an_open_file_is_renamed_and_stored_under_its_new_name() {
 }
 
 #[test]
+fn a_file_that_another_is_renamed_over_is_read_whole_meanwhile() {
+    const LEN: usize = 3_000_000;
+    let store = Store::new();
+    for commit in ["close", "disk"] {
+        store.plant("file", &[b'1'; LEN]);
+        store.plant("new", &[b'2'; LEN]);
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
+        // The kernel knows the name: the rename has the lock of the directory.
+        fs::metadata(full.path("file")).unwrap();
+        store.faults().add(Fault::on("CopyObject", Effect::Hold));
+        let copies = store.requests().count("CopyObject");
+        let (new, path) = (full.path("new"), full.path("file"));
+        let (to, (over, is_over)) = (path.clone(), std::sync::mpsc::channel::<()>());
+        let renames = std::thread::spawn(move || fs::rename(new, to));
+        until("the copy is held", || store.requests().count("CopyObject") > copies);
+        let reads = std::thread::spawn(move || {
+            let file = File::open(path)?;
+            let _ = is_over.recv();
+            let mut bytes = vec![0; LEN];
+            file.read_exact_at(&mut bytes, 0).map(|()| bytes)
+        });
+        // Time for an open that does not wait.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        store.faults().clear();
+        renames.join().unwrap().unwrap();
+        drop(over);
+        assert!(reads.join().unwrap().unwrap() == [b'2'; LEN], "{commit}");
+    }
+}
+
+#[test]
 fn a_directory_with_open_files_is_renamed_and_they_go_on_there() {
     let store = Store::new();
     store.plant("dir/below/stored", b"0123456789");
