@@ -127,12 +127,12 @@ pub(super) fn is_kept(cache: &Path) -> bool {
 }
 
 /// Files with together twice the cache's limit.
-struct Others(Vec<String>);
+pub(super) struct Others(Vec<String>);
 
 impl Others {
     const LEN: usize = 4 << 20;
 
-    fn planted(store: &Store) -> Self {
+    pub(super) fn planted(store: &Store) -> Self {
         let names: Vec<String> = (0..30).map(|n| format!("other-{n}")).collect();
         for (n, name) in names.iter().enumerate() {
             store.plant(name, &Pattern(2 + n as u64).bytes(0, Self::LEN));
@@ -141,9 +141,9 @@ impl Others {
     }
 
     /// Reads all of them. Blocks for which a slow disk has no time are dropped: a repeated read offers them again.
-    fn read(&self, mount: &TestMount) {
+    pub(super) fn read(&self, mount: &Path) {
         for (n, name) in self.0.iter().enumerate() {
-            assert!(reads_all_right(&mount.path(name), Self::LEN, Pattern(2 + n as u64)), "{name}");
+            assert!(reads_all_right(&mount.join(name), Self::LEN, Pattern(2 + n as u64)), "{name}");
         }
     }
 }
@@ -257,7 +257,7 @@ fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
     let file = open_whole(cache.path(), &mount.path("file"));
     let others = Others::planted(&store);
     until("the cache is full", || {
-        others.read(&mount);
+        others.read(&mount.path(""));
         let used: u64 =
             data_files(cache.path()).iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum();
         used > 50 << 20
@@ -275,7 +275,7 @@ fn a_mapping_keeps_its_bytes_after_close_however_full_the_cache_gets() {
     drop(file);
     let others = Others::planted(&store);
     until("the cache has made room of the file", || {
-        others.read(&mount);
+        others.read(&mount.path(""));
         !is_kept(cache.path())
     });
     assert!(is_right(&mapping.bytes()));
@@ -292,7 +292,7 @@ fn a_killed_engines_reader_keeps_its_bytes_when_the_next_mount_evicts() {
     let mount = mount.remount(&setup(cache.path()));
     let others = Others::planted(&store);
     until("the cache has made room of the file", || {
-        others.read(&mount);
+        others.read(&mount.path(""));
         !is_kept(cache.path())
     });
     assert!(is_right(&all_of(&file)) && is_right(&mapping.bytes()));

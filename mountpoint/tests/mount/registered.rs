@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::adopted::{Adopted, DEVICE, start_so};
 use super::cache::{LEN, until_kept};
-use super::passthrough::{has_passthrough, is_kept, kernel_reads};
+use super::passthrough::{Others, has_passthrough, is_kept, kernel_reads};
 use crate::common::{Pattern, Setup, Store, command, need, until};
 
 /// The driver of a node, on one connection.
@@ -141,7 +141,7 @@ struct Home {
     cache: tempfile::TempDir,
     dir: tempfile::TempDir,
     comm: tempfile::TempDir,
-    _store: Arc<Store>,
+    store: Arc<Store>,
 }
 
 impl Home {
@@ -173,7 +173,7 @@ impl Home {
             .args(plain.get_args());
         weak.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let engine = start_so(dir.path(), &weak, Stdio::null());
-        let home = Self { engine, cache, dir, comm, _store: store };
+        let home = Self { engine, cache, dir, comm, store };
         assert!(is_right(&home.file()));
         until_kept("the cache holds the file", &home.file(), || is_kept(home.cache.path()));
         Some(home)
@@ -312,4 +312,29 @@ fn opens_succeed_while_the_driver_refuses_is_silent_or_is_gone() {
     });
     until("no number is left", || driver.ids() == 0);
     assert!(fs::metadata(home.file()).is_ok());
+}
+
+#[test]
+fn a_full_cache_evicts_a_file_only_after_its_number_is_taken_back() {
+    let Some(home) = Home::new(&[]) else { return };
+    let driver = home.driver(Conduct::Registers);
+    let mut file = None;
+    until("the kernel reads", || {
+        drop(file.take());
+        file = Some(File::open(home.file()).unwrap());
+        driver.ids() > 0
+    });
+    let file = file.unwrap();
+    let others = Others::planted(&home.store);
+    for _ in 0..2 {
+        others.read(home.dir.path());
+        assert!(home.kernel_reads(&file) && is_kept(home.cache.path()), "a file in use stays");
+    }
+    drop(file);
+    until("the number is taken back", || driver.ids() == 0);
+    until("the file makes room", || {
+        others.read(home.dir.path());
+        !is_kept(home.cache.path())
+    });
+    assert!(is_right(&home.file()));
 }
