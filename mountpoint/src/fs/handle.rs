@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use tokio::sync::OnceCell;
 
 use super::ending::Ending;
+use super::old_name::OldName;
 use super::read_mode::Course;
 use super::short::Short;
 use super::{Error, Result};
@@ -268,55 +269,10 @@ pub(super) struct Move {
     pub(super) old_name: Option<OldName>,
 }
 
-/// Keys whose upload goes on though its file was renamed. A file of another program under such a name would be replaced when that upload
-/// completes, and would then move with it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OldNames(Arc<Mutex<Vec<(ObjectKey, HandleNo)>>>);
-
-/// The old name of a file that is being written; its drop frees the name.
-#[derive(Debug)]
-pub(super) struct OldName {
-    names: OldNames,
-    entry: (ObjectKey, HandleNo),
-}
-
-impl OldNames {
-    /// Takes an old name for the file of this handle.
-    pub(super) fn enter(&self, key: ObjectKey, no: HandleNo) -> OldName {
-        self.0.lock().push((key.clone(), no));
-        OldName { names: self.clone(), entry: (key, no) }
-    }
-
-    /// Whether a file may get this name, or a directory. `by`: the handle of that file, which may have its old name back.
-    ///
-    /// # Errors
-    /// `BUSY`: the upload of a renamed file still has the name.
-    pub(super) fn may_be_taken(&self, key: &ObjectKey, by: Option<HandleNo>) -> Result<()> {
-        let is_it = |(old, no): &&(ObjectKey, HandleNo)| {
-            by != Some(*no)
-                && (old == key || key.as_str().ends_with('/') && old.as_str().starts_with(key.as_str()))
-        };
-        let Some((old, _)) = self.0.lock().iter().find(is_it).cloned() else { return Ok(()) };
-        let why = format!(
-            "\"{old}\" is free once the file is closed that had this name: it was renamed while it was uploaded"
-        );
-        Err(Error::new(Errno::BUSY, why))
-    }
-}
-
-impl Drop for OldName {
-    fn drop(&mut self) {
-        let mut names = self.names.0.lock();
-        if let Some(at) = names.iter().position(|entry| *entry == self.entry) {
-            names.swap_remove(at);
-        }
-    }
-}
-
 impl Writer {
     /// Notes the newest name of a file whose upload can't change its key. The key of the upload itself needs no move.
     pub(super) fn moves_later(&self, (to, replaces): (ObjectKey, Replaces), old_name: OldName) {
-        let moves = (to != old_name.entry.0).then(|| Move { to, replaces, old_name: Some(old_name) });
+        let moves = (to != *old_name.key()).then(|| Move { to, replaces, old_name: Some(old_name) });
         *self.moves.lock() = moves;
     }
 

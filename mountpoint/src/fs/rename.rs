@@ -97,7 +97,7 @@ impl FileSystem {
             let rename = self.inodes.rename((parent, name), (new_parent, new_name), wish).await?;
             match &rename {
                 Rename::Writing { writer, to, .. } => {
-                    self.old_names.may_be_taken(to, Some(HandleNo(*writer)))?;
+                    self.old_names.may_be_taken(to, Some(*writer))?;
                 }
                 Rename::Object { to, .. } | Rename::Directory { to, .. } => {
                     self.old_names.may_be_taken(to, None)?;
@@ -334,7 +334,7 @@ impl FileSystem {
         let Ok(writer) = open.writer() else { return };
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let target = (to.clone(), replaces.clone());
-        let old_name = self.old_names.enter(writer.upload.key(), no);
+        let old_name = self.old_names.enter(writer.upload.key(), no.0);
         let followed = writer.upload.rename(|can_change| {
             if can_change {
                 return Some(target);
@@ -383,7 +383,7 @@ impl FileSystem {
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let mut done = false;
         // Before the tree frees the old name.
-        let old_name = self.old_names.enter(writer.upload.key(), no);
+        let old_name = self.old_names.enter(writer.upload.key(), no.0);
         let is_open = writer.upload.rename(|can_change| {
             done = self.inodes.renamed_while_written(names);
             match (done, can_change) {

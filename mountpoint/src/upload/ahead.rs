@@ -10,7 +10,7 @@ use super::part::{Part, Sealed};
 use super::{Error, Uploader};
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::s3::{NewObject, PartLimits, Properties, Replaces};
+use crate::s3::{PartLimits, Replaces};
 use crate::sync::{Arc, Mutex};
 
 /// Most of these uploads at once. Beyond it a file goes out as a whole when it is closed. Doubling it helps more programs that write long
@@ -36,15 +36,8 @@ impl Uploader {
     pub fn ahead(&self, key: ObjectKey, replaces: Replaces) -> Option<Ahead> {
         let shared = &self.0;
         let place = Arc::clone(&shared.ahead).try_acquire_owned().ok()?;
-        let content_type = (shared.config.content_type)(&key);
-        let object = NewObject {
-            properties: Properties { content_type, ..Properties::default() },
-            replaces,
-            checksum: shared.config.checksum,
-            ..NewObject::new(key)
-        };
-        let (multipart, limits) =
-            (Multipart::new(Arc::clone(shared), object, None), shared.client.part_limits());
+        let multipart = Multipart::new(Arc::clone(shared), shared.object(key, replaces), None);
+        let limits = shared.client.part_limits();
         Some(Ahead { uploader: self.clone(), multipart, limits, sent: Mutex::default(), _place: place })
     }
 

@@ -227,14 +227,7 @@ impl Uploader {
 
     /// Creates an upload to `key` that replaces only the given version.
     pub fn replace(&self, key: ObjectKey, replaces: Replaces) -> Arc<Upload> {
-        let content_type = (self.0.config.content_type)(&key);
-        let object = NewObject {
-            properties: Properties { content_type, ..Properties::default() },
-            replaces,
-            checksum: self.0.config.checksum,
-            ..NewObject::new(key)
-        };
-        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, None));
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), self.0.object(key, replaces), None));
         self.0.open.lock().push(Arc::downgrade(&upload));
         upload
     }
@@ -322,6 +315,17 @@ impl Uploader {
 }
 
 impl Shared {
+    /// The object that a file becomes under this key.
+    fn object(&self, key: ObjectKey, replaces: Replaces) -> NewObject {
+        let content_type = (self.config.content_type)(&key);
+        NewObject {
+            properties: Properties { content_type, ..Properties::default() },
+            replaces,
+            checksum: self.config.checksum,
+            ..NewObject::new(key)
+        }
+    }
+
     /// The algorithm of checksums. The engine compares checksums even if none are sent.
     fn algorithm(&self) -> ChecksumAlgorithm {
         self.config.checksum.unwrap_or_default()

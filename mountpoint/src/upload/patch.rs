@@ -12,7 +12,7 @@ use super::{Error, Uploader};
 use crate::buffer::{BLOCK, Block, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
-use crate::s3::{ErrorKind, GetObject, NewObject, Properties, Replaces};
+use crate::s3::{ErrorKind, GetObject, Replaces};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -69,14 +69,7 @@ impl Uploader {
             Piece::Sent(_) => None,
         });
         let copies = Copies { source: id.clone(), parts: copies.collect() };
-        let content_type = (shared.config.content_type)(&key);
-        let object = NewObject {
-            properties: Properties { content_type, ..Properties::default() },
-            replaces,
-            checksum: shared.config.checksum,
-            ..NewObject::new(key)
-        };
-        let multipart = Multipart::new(Arc::clone(shared), object, Some(copies));
+        let multipart = Multipart::new(Arc::clone(shared), shared.object(key, replaces), Some(copies));
         let base = Base { id, size: base_size, absent };
         Some(Patch { uploader: self.clone(), multipart, pieces, base, size, sent: None })
     }

@@ -197,30 +197,44 @@ async fn a_store_that_does_not_delete_leaves_the_old_name_and_no_other() {
     assert_eq!(client.keys(), ["new"]);
 }
 
+/// A new file of this many bytes that is still open, and its bytes.
+async fn written(fs: &Arc<FileSystem>, name: &str, len: usize) -> (HandleNo, Vec<u8>) {
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    let (_, opened) = fs.create(ROOT, OsStr::new(name), wish, Maker::default(), 1).await.unwrap();
+    let bytes: Vec<u8> = (0..len).map(|i| (i / 3) as u8).collect();
+    for (i, piece) in bytes.chunks(1 << 20).enumerate() {
+        write(fs, opened.handle, i << 20, piece).await.unwrap();
+    }
+    (opened.handle, bytes)
+}
+
+/// A new file of 20 MiB, whose upload has begun, and its bytes.
+async fn long_file(fs: &Arc<FileSystem>, name: &str) -> (HandleNo, Vec<u8>) {
+    written(fs, name, 20 << 20).await
+}
+
+pub(super) async fn release(fs: &FileSystem, handle: HandleNo) {
+    if let Some(due) = fs.release(handle).unwrap() {
+        fs.finish_released(handle, due).await;
+    }
+}
+
 #[tokio::test]
 async fn a_file_that_is_being_written_is_stored_under_the_name_it_got() {
     for len in [100, 20 << 20] {
         let client = MemoryClient::new();
         let fs = renaming(&client, false);
-        let wish = OpenFlags { write: true, ..OpenFlags::default() };
-        let (entry, opened) = fs.create(ROOT, OsStr::new("tmp"), wish, Maker::default(), 1).await.unwrap();
-        let bytes: Vec<u8> = (0..len).map(|i| (i / 3) as u8).collect();
-        for piece in bytes.chunks(1 << 20).enumerate().map(|(i, piece)| (i << 20, piece)) {
-            let (send, receive) = tokio::sync::oneshot::channel();
-            fs.write(opened.handle, piece.0 as u64, piece.1, 1, move |result| drop(send.send(result)));
-            receive.await.unwrap().unwrap();
-        }
+        let (handle, bytes) = written(&fs, "tmp", len).await;
+        let number = ino(&fs, "tmp").await.unwrap();
         rename(&fs, "tmp", "final").await.unwrap();
         assert_eq!(errno(ino(&fs, "tmp").await), Errno::NOENT, "{len}");
-        assert_eq!(ino(&fs, "final").await.unwrap(), entry.attr.ino);
-        fs.fsync(opened.handle).await.unwrap();
-        if let Some(due) = fs.release(opened.handle).unwrap() {
-            fs.finish_released(opened.handle, due).await;
-        }
+        assert_eq!(ino(&fs, "final").await.unwrap(), number);
+        fs.fsync(handle).await.unwrap();
+        release(&fs, handle).await;
         assert_eq!(client.keys(), ["final"], "{len}");
         assert!(client.object("final").unwrap() == bytes, "{len}");
         assert_eq!(names(&fs).await, ["final"]);
-        assert_eq!(fs.getattr(entry.attr.ino).await.unwrap().size, len as u64);
+        assert_eq!(fs.getattr(number).await.unwrap().size, len as u64);
         assert_eq!(client.pending_uploads(), []);
     }
 }
@@ -242,25 +256,6 @@ async fn a_file_made_and_not_written_and_a_taken_name_are_looked_at() {
     assert_eq!(client.object("theirs").unwrap(), "2");
     assert_eq!(errno(rename(&fs, "theirs", "taken").await), Errno::PERM);
     assert_eq!(client.keys(), ["taken", "theirs"]);
-}
-
-/// A new file of 20 MiB, whose upload has begun, and its bytes.
-async fn long_file(fs: &Arc<FileSystem>, name: &str) -> (HandleNo, Vec<u8>) {
-    let wish = OpenFlags { write: true, ..OpenFlags::default() };
-    let (_, opened) = fs.create(ROOT, OsStr::new(name), wish, Maker::default(), 1).await.unwrap();
-    let bytes: Vec<u8> = (0..20 << 20).map(|i| (i / 3) as u8).collect();
-    for (i, piece) in bytes.chunks(1 << 20).enumerate() {
-        let (send, receive) = tokio::sync::oneshot::channel();
-        fs.write(opened.handle, (i << 20) as u64, piece, 1, move |result| drop(send.send(result)));
-        receive.await.unwrap().unwrap();
-    }
-    (opened.handle, bytes)
-}
-
-async fn release(fs: &FileSystem, handle: HandleNo) {
-    if let Some(due) = fs.release(handle).unwrap() {
-        fs.finish_released(handle, due).await;
-    }
 }
 
 #[tokio::test]
