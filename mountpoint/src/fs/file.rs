@@ -236,7 +236,7 @@ impl FileSystem {
                 Attempt::Busy { .. } if self.full.is_some() => {
                     return self.open_staged(ino, flags, pid).await;
                 }
-                Attempt::Busy { writer } => self.wait_for_writer(ino, writer).await?,
+                Attempt::Busy { writer } => self.wait_for_writer(writer, "opened").await?,
                 Attempt::HasReaders => self.wait_for_readers(ino).await?,
             }
         }

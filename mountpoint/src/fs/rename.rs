@@ -16,8 +16,8 @@ use crate::moves::{self, Copied, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
 
-/// Most attempts at a rename whose target another client changes between the look-up and the copy; then it fails with ESTALE. Doubling it
-/// follows a busier writer.
+/// Most attempts at a rename whose target another client changes between the look-up and the copy; then it fails with ESTALE. Waiting for
+/// files that are being stored does not count. Doubling it follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 /// Most rounds in which the rename of a directory moves what was stored below the old name meanwhile. What is stored during the last one
 /// stays there. Doubling it keeps up with programs that store for longer.
@@ -93,7 +93,8 @@ impl FileSystem {
         let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending: held };
         // The object at the new name is the one that the pending file was to replace.
         let below = pending.and_then(|pending| pending.over);
-        for _ in 0..ATTEMPTS_MAX {
+        let mut attempts = 0;
+        while attempts < ATTEMPTS_MAX {
             let rename = self.inodes.rename((parent, name), (new_parent, new_name), wish).await?;
             match &rename {
                 Rename::Writing { writer, to, .. } => {
@@ -102,10 +103,14 @@ impl FileSystem {
                 Rename::Object { to, .. } | Rename::Directory { to, .. } => {
                     self.old_names.may_be_taken(to, None)?;
                 }
-                Rename::Done => {}
+                Rename::Done | Rename::Busy { .. } => {}
             }
             match rename {
                 Rename::Done => return Ok(None),
+                Rename::Busy { writer } => {
+                    self.wait_for_writer(HandleNo(writer), "renamed or replaced").await?;
+                    continue;
+                }
                 Rename::Writing { writer, names, to, over } if self.full.is_some() => {
                     let over = over.or_else(|| below.clone());
                     if self.rename_unstored(writer, &names, to, over)? {
@@ -127,6 +132,7 @@ impl FileSystem {
                     return self.move_directory(mover, &names, [&from, &to]).await.map(|()| None);
                 }
             }
+            attempts += 1;
         }
         let why = format!(
             "rename of {:?} to {:?}: another client changes these names again and again",

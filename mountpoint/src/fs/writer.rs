@@ -192,11 +192,12 @@ impl FileSystem {
         }
     }
 
-    /// Handles another open of this writer's file. Waits while the file is being stored; the caller then tries again.
+    /// Handles another open of this writer's file, or a rename that must wait for the file. Waits while the file is being stored; the caller
+    /// then tries again. `wanted`: the word for what the caller wants done to the file.
     ///
     /// # Errors
     /// `PERM`: the writer goes on.
-    pub(super) async fn wait_for_writer(&self, ino: InodeNo, writer: HandleNo) -> Result<()> {
+    pub(super) async fn wait_for_writer(&self, writer: HandleNo, wanted: &str) -> Result<()> {
         let Some(open) = self.files.find(writer) else {
             // The handle will exist soon, or was just removed.
             tokio::task::yield_now().await;
@@ -211,8 +212,7 @@ impl FileSystem {
             }
             _ => {
                 let why = format!(
-                    "inode {} (\"{}\") is being written; it can be opened once its last descriptor is closed",
-                    ino.0,
+                    "\"{}\" is being written; it can be {wanted} once its last descriptor is closed",
                     writer.upload.key()
                 );
                 Err(Error::new(Errno::PERM, why))

@@ -48,6 +48,11 @@ impl Names {
 pub enum Rename {
     /// The rename is done: both names were one, or only this mount knew the file.
     Done,
+    /// A file under one of the names must be stored first: wait for its writer and call again, or refuse.
+    Busy {
+        /// The writer, as `open_write` got it.
+        writer: u64,
+    },
     /// The file has a writer.
     Writing {
         /// The writer, as `open_write` got it.
@@ -86,8 +91,7 @@ impl InodeTable {
     /// Looks at both names of a rename, and returns the work to do.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the target is a file that has a writer,
-    /// or that the mount may not replace; `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
+    /// `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the mount may not replace the target; `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
     /// entries; `InvalidName`: a directory into itself; `NameTooLong`; those of `lookup`.
     pub async fn rename(
         &self,
@@ -127,6 +131,9 @@ impl InodeTable {
         if !is_directory {
             let to = path::file_key(above, new_name)
                 .ok_or_else(|| Error::new(ErrorKind::NameTooLong, new_name))?;
+            if let Some(writer) = target.filter(|_| wish.allow_overwrite).and_then(|ino| tree.writer(ino)) {
+                return Ok(Rename::Busy { writer });
+            }
             let over = target.map(|ino| tree.replaceable(ino, wish)).transpose()?.flatten();
             let from = tree.key(source.ino).ok_or_else(|| stale(source.ino))?;
             let file = tree.file_mut(source.ino)?;
@@ -139,10 +146,7 @@ impl InodeTable {
                 Phase::Writing(writing) if writing.is_staged && file.stored.is_some() => {
                     Rename::Object { names, from, to, over }
                 }
-                Phase::Writing(_) if file.stored.is_some() => {
-                    let why = "is being replaced in this mount; it can be renamed once it is closed";
-                    return Err(Error::new(ErrorKind::NotPermitted(why), from.as_str()));
-                }
+                Phase::Writing(writing) if file.stored.is_some() => Rename::Busy { writer: writing.writer },
                 Phase::Writing(writing) => Rename::Writing { writer: writing.writer, names, to, over },
                 Phase::Stored => Rename::Object { names, from, to, over },
             });
@@ -264,6 +268,14 @@ impl InodeTable {
 }
 
 impl Tree {
+    /// The writer of a file that does not lie in the stage.
+    fn writer(&mut self, ino: InodeNo) -> Option<u64> {
+        match &self.file_mut(ino).ok()?.phase {
+            Phase::Writing(writing) if !writing.is_staged => Some(writing.writer),
+            _ => None,
+        }
+    }
+
     /// The version of a file that a rename may replace; `None` if S3 has no object.
     fn replaceable(&mut self, ino: InodeNo, wish: RenameWish) -> Result<Option<ETag>> {
         let key = self.name_for_errors(ino);

@@ -338,3 +338,58 @@ async fn a_delete_that_may_still_run_takes_no_copy_back() {
         assert_eq!(is_there, kind == ErrorKind::Timeout, "{kind:?}");
     }
 }
+
+/// Stores nothing before the gate opens, and returns once the request has come.
+async fn closing(
+    (client, fs): (&MemoryClient, &Arc<FileSystem>),
+    op: Op,
+    handle: HandleNo,
+) -> (crate::testing::Gate, tokio::task::JoinHandle<()>) {
+    let gate = client.hold(FaultPlan::on(op));
+    let fs = Arc::clone(fs);
+    let closes = tokio::spawn(async move { release(&fs, handle).await });
+    gate.arrived(1).await;
+    (gate, closes)
+}
+
+#[tokio::test]
+async fn a_rename_waits_for_the_store_of_a_closed_file_that_it_replaces() {
+    let client = MemoryClient::new();
+    client.insert("a", "one");
+    let fs = renaming(&client, true);
+    // As `touch b; mv a b`.
+    let (handle, _) = written(&fs, "b", 0).await;
+    let (gate, closes) = closing((&client, &fs), Op::PutObject, handle).await;
+    let renamer = Arc::clone(&fs);
+    let renames = tokio::spawn(async move { rename(&renamer, "a", "b").await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!renames.is_finished());
+    gate.release();
+    renames.await.unwrap().unwrap();
+    closes.await.unwrap();
+    assert_eq!((client.keys(), client.object("b").unwrap()), (vec!["b".to_owned()], "one".into()));
+    // As `: > b; mv b c`.
+    let wish = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+    let opened = fs.open(ino(&fs, "b").await.unwrap(), wish, 1).await.unwrap();
+    let (gate, closes) = closing((&client, &fs), Op::PutObject, opened.handle).await;
+    let renamer = Arc::clone(&fs);
+    let renames = tokio::spawn(async move { rename(&renamer, "b", "c").await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!renames.is_finished());
+    gate.release();
+    renames.await.unwrap().unwrap();
+    closes.await.unwrap();
+    assert_eq!((client.keys(), client.object("c").unwrap()), (vec!["c".to_owned()], "".into()));
+}
+
+#[tokio::test]
+async fn a_rename_over_a_file_that_a_program_writes_is_refused() {
+    let client = MemoryClient::new();
+    client.insert("a", "one");
+    let fs = renaming(&client, true);
+    let (handle, bytes) = written(&fs, "b", 10).await;
+    assert_eq!(errno(rename(&fs, "a", "b").await), Errno::PERM);
+    fs.fsync(handle).await.unwrap();
+    release(&fs, handle).await;
+    assert!(client.object("b").unwrap() == bytes && client.object("a").unwrap() == "one");
+}
