@@ -14,7 +14,12 @@ pub enum Replaces {
     Version(ETag),
 }
 
-/// An ETag with quotes, as conditions need it. Listings of some stores leave the quotes out.
-pub(crate) fn quoted(etag: &ETag) -> String {
-    format!("\"{}\"", etag.as_str().trim_matches('"'))
+impl Replaces {
+    /// Whether a header can say this condition: If-Match can't name a version whose ETag is missing or weak.
+    pub(crate) fn fits_header(&self) -> bool {
+        match self {
+            Self::Anything | Self::Nothing => true,
+            Self::Version(etag) => etag.if_match().is_some(),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Copies and deletes with conditions: the requests, and the meaning of refusals, late errors and lost answers.
 
-use mountpoint::object::{ETag, ObjectId, ObjectKey};
+use mountpoint::object::{ETag, ObjectId, ObjectKey, Second};
 use mountpoint::s3::{CopyObject, CopyPart, ErrorKind, ObjectClient as _, Replaces, UploadId};
 
 use super::server::{Step, Then};
@@ -164,4 +164,38 @@ async fn a_copy_that_takes_minutes_is_waited_for_and_sent_once() {
         bench.client.copy_object(&copy(Replaces::Anything)).await.unwrap();
     }
     assert_eq!(bench.asked().len(), 2, "each was sent once");
+}
+
+/// An object of five bytes with this ETag, as it is, stored at this date.
+fn odd(etag: &str, date: &str) -> Step {
+    Step::answer(200, &[("last-modified", date), ("etag", etag), ("content-length", "5")], b"")
+}
+
+#[tokio::test]
+async fn a_version_that_no_header_can_name_is_looked_at_before_a_change() {
+    let later = "Wed, 21 Oct 2015 07:28:01 GMT";
+    for etag in ["W/\"v1\"", "", "\"\""] {
+        let id = ObjectId {
+            key: ObjectKey::new("k"),
+            etag: ETag::new(etag),
+            modified: Second::from_epoch(1_445_412_480),
+        };
+        let of_id = || CopyObject { source: id.clone(), ..copy(Replaces::Anything) };
+        let bench = super::bench(vec![odd(etag, DATE.1), copied()]).await;
+        bench.client.copy_object(&of_id()).await.unwrap();
+        let asked = bench.asked();
+        assert!(asked[0].line.starts_with("HEAD /bucket/k "), "{etag}: {}", asked[0].line);
+        assert_eq!(asked[1].header("x-amz-copy-source-if-match"), None, "{etag}");
+        let bench = super::bench(vec![odd(etag, later)]).await;
+        let error = bench.client.copy_object(&of_id()).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Changed, "{etag}: {error}");
+        let bench = super::bench(vec![odd(etag, DATE.1), Step::answer(204, &[], b"")]).await;
+        bench.client.delete_version(&id).await.unwrap();
+        let asked = bench.asked();
+        assert!(asked[1].line.starts_with("DELETE "), "{etag}: {}", asked[1].line);
+        assert_eq!(asked[1].header("if-match"), None, "{etag}");
+        let bench = super::bench(vec![odd("\"v2\"", DATE.1), odd("\"v2\"", DATE.1)]).await;
+        let error = bench.client.delete_version(&id).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Changed, "{etag}: {error}");
+    }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use http::{Method, StatusCode};
 
 use crate::checksum::Checksum;
-use crate::object::{ObjectId, ObjectKey};
+use crate::object::{ObjectId, ObjectKey, Second};
 use crate::s3::attempts::Attempts;
 use crate::s3::failure::Failure;
 use crate::s3::ops::encryption;
@@ -16,7 +16,6 @@ use crate::s3::ops::head::head;
 use crate::s3::ops::headers::{Headers, push, push_condition};
 use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Found, Ours, look};
-use crate::s3::replaces::quoted;
 use crate::s3::url::{encode_path, encode_query};
 use crate::s3::wire::{Clocks, Draft, Wire};
 use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
@@ -26,7 +25,7 @@ use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored
 pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "CopyObject";
     let key = &request.to;
-    let mut headers = source(wire, OPERATION, &request.source)?;
+    let mut headers = source(wire, OPERATION, &request.source).await?;
     if let Some(properties) = &request.properties {
         push(&mut headers, OPERATION, "x-amz-metadata-directive", "REPLACE")?;
         properties.push_all(&mut headers, OPERATION)?;
@@ -111,18 +110,26 @@ async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject,
             Replaces::Anything => refusal,
             _ => refused(operation, &request.to, &request.replaces).status(412),
         },
-        Ok(_) => Error::new(ErrorKind::Changed, operation)
-            .key(&source.key)
-            .message("the object to be copied is another version by now"),
+        Ok(_) => changed(operation, source),
         Err(error) => error,
     }
+}
+
+fn changed(operation: &'static str, source: &ObjectId) -> Error {
+    Error::new(ErrorKind::Changed, operation)
+        .key(&source.key)
+        .message("the object to be copied is another version by now")
 }
 
 /// Copies a range into a part, see [`crate::s3::ObjectClient::upload_part_copy`].
 pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPartCopy";
     let key = &request.upload.key;
-    let mut headers = source(wire, OPERATION, &request.source)?;
+    let named = source(wire, OPERATION, &request.source).await;
+    let mut headers = named.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => changed(OPERATION, &request.source),
+        _ => error,
+    })?;
     let range = format!("bytes={}-{}", request.range.start, request.range.end.saturating_sub(1));
     push(&mut headers, OPERATION, "x-amz-copy-source-range", &range)?;
     let mut target = wire.endpoint.key_path(key.as_str());
@@ -159,11 +166,20 @@ fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
         .source(error)
 }
 
-/// The headers that name the source and require its version.
-fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers> {
+/// The headers that name the source and require its version. If the ETag can't be a condition, a HEAD compares the version: another client
+/// may replace the source after it.
+async fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers> {
     let mut headers = Headers::with_capacity(12);
     push(&mut headers, operation, "x-amz-copy-source", &named(&wire.config.bucket, &id.key))?;
-    push(&mut headers, operation, "x-amz-copy-source-if-match", &quoted(&id.etag))?;
+    match id.etag.if_match() {
+        Some(value) => push(&mut headers, operation, "x-amz-copy-source-if-match", &value)?,
+        None => {
+            let (there, _) = head(wire, &id.key).await?;
+            if !id.may_be(there.etag.as_str(), Second::of(there.last_modified)) {
+                return Err(changed(operation, id));
+            }
+        }
+    }
     Ok(headers)
 }
 

@@ -4,7 +4,6 @@ use http::{HeaderName, HeaderValue};
 
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::s3::ops::encryption;
-use crate::s3::replaces::quoted;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, NewObject, Replaces, Result};
 
@@ -41,7 +40,7 @@ pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     }
 }
 
-/// Adds the condition on the object that is replaced.
+/// Adds the condition on the object that is replaced, if a header can say it; otherwise `guarded` has compared the object.
 pub(crate) fn push_condition(
     headers: &mut Headers,
     operation: &'static str,
@@ -50,7 +49,10 @@ pub(crate) fn push_condition(
     match replaces {
         Replaces::Anything => Ok(()),
         Replaces::Nothing => push(headers, operation, "if-none-match", "*"),
-        Replaces::Version(etag) => push(headers, operation, "if-match", &quoted(etag)),
+        Replaces::Version(etag) => match etag.if_match() {
+            Some(value) => push(headers, operation, "if-match", &value),
+            None => Ok(()),
+        },
     }
 }
 

@@ -14,8 +14,8 @@ use crate::s3::{Error, ErrorKind, Replaces, Result};
 /// Stores an object under `key` with `store`, whose argument says whether to send the condition in `replaces`.
 ///
 /// If a store answers 501 to the condition, a HEAD replaces the condition from then on. If a store ignores conditions, a HEAD comes first,
-/// and the condition is sent all the same, because a newer release may honour it. Another client may store an object between the HEAD and
-/// the request, which then replaces it: such a store offers no protection.
+/// and the condition is sent all the same, because a newer release may honour it. A condition that no header can say is a HEAD alone.
+/// Another client may store an object between the HEAD and the request, which then replaces it: such a store offers no protection.
 pub(crate) async fn guarded<T, F>(
     wire: &Wire,
     write: Write,
@@ -29,7 +29,10 @@ where
     if *replaces == Replaces::Anything {
         return store(false).await;
     }
-    let condition = wire.abilities.condition(write, replaces);
+    let condition = match replaces.fits_header() {
+        true => wire.abilities.condition(write, replaces),
+        false => Condition::Refused,
+    };
     if condition == Condition::Kept {
         match store(true).await {
             Err(error) if *error.kind() == ErrorKind::Unsupported => {}
