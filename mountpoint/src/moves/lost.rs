@@ -72,7 +72,7 @@ impl Mover {
         other: &ObjectId,
         size: u64,
     ) -> s3::Result<Option<bool>> {
-        for range in ranges(size, self.config.copy_max) {
+        for range in ranges(size, self.config.copy_max, u32::MAX) {
             let part = |part_number, source: &ObjectId| CopyPart {
                 upload: upload.clone(),
                 part_number,

@@ -14,9 +14,6 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// Most parts of an object.
-const PARTS_MAX: u64 = 10_000;
-
 impl Mover {
     pub(super) async fn copy_in_parts(
         &self,
@@ -63,11 +60,13 @@ impl Mover {
         upload: &UploadId,
         replaces: &Replaces,
     ) -> Result<Stored> {
-        let copies =
-            ranges(size, self.config.part).into_iter().zip(1..).map(|(range, part_number)| async move {
+        let parts_max = self.client.part_limits().parts_max;
+        let copies = ranges(size, self.config.part, parts_max).into_iter().zip(1..).map(
+            |(range, part_number)| async move {
                 let (upload, source) = (upload.clone(), id.clone());
                 self.client.upload_part_copy(&CopyPart { upload, part_number, source, range }).await
-            });
+            },
+        );
         let parts: Vec<UploadedPart> =
             stream::iter(copies).buffered(self.config.parts_at_once.max(1)).try_collect().await?;
         let complete = CompleteUpload { upload: upload.clone(), parts, replaces: replaces.clone() };
@@ -75,9 +74,9 @@ impl Mover {
     }
 }
 
-/// The ranges of an object's parts: of `part` bytes each, or larger if there would be too many parts.
-pub(super) fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
-    let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
+/// The ranges of an object's parts: of `part` bytes each, or larger if there would be more than `parts_max`.
+pub(super) fn ranges(size: u64, part: u64, parts_max: u32) -> Vec<Range<u64>> {
+    let part = part.max(size.div_ceil(u64::from(parts_max.max(1)))).max(1);
     (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()
 }
 
@@ -88,12 +87,13 @@ mod tests {
     #[test]
     fn parts_cover_the_object_and_are_not_too_many() {
         const GIB: u64 = 1 << 30;
-        let five = ranges(5 * GIB + 1, GIB / 2);
+        let five = ranges(5 * GIB + 1, GIB / 2, 10_000);
         assert_eq!((five.len(), five.last().cloned()), (11, Some(5 * GIB..5 * GIB + 1)));
+        assert_eq!(ranges(600 * GIB, GIB / 2, 1000).len(), 1000, "a store of few parts");
         let most = 48_828 * GIB;
         for size in [1, GIB / 2, 10 * GIB, most] {
-            let ranges = ranges(size, GIB / 2);
-            assert!(ranges.len() as u64 <= PARTS_MAX && ranges.iter().all(|r| r.end - r.start <= 5 * GIB));
+            let ranges = ranges(size, GIB / 2, 10_000);
+            assert!(ranges.len() <= 10_000 && ranges.iter().all(|r| r.end - r.start <= 5 * GIB));
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
             assert_eq!((ranges[0].start, ranges.last().unwrap().end), (0, size));
         }
