@@ -7,21 +7,29 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::upload::{self, Upload};
 
+/// An object to which an open appends, and the upload for it.
+type Continued = (ObjectId, Arc<Upload>);
+
 impl FileSystem {
-    /// The upload that continues the object of this file; `None` if this open does not append, or there is no object.
+    /// The upload that continues the object of this file, and the object's version; `None` if this open does not append, or there is no
+    /// object.
     ///
     /// # Errors
     /// `STALE`: the object is another version than the mount has. The kernel then looks the name up anew, and opens the present version.
-    pub(super) async fn append_to(&self, ino: InodeNo, flags: OpenFlags) -> Result<Option<Arc<Upload>>> {
+    pub(super) async fn append_to(&self, ino: InodeNo, flags: OpenFlags) -> Result<Option<Continued>> {
         if !self.config.allow_append || !flags.append || flags.truncate {
             return Ok(None);
         }
         let Some(id) = self.inodes.stored(ino) else { return Ok(None) };
         let prepared = self.prepare(&id).await;
         if prepared.as_ref().is_err_and(|error| error.errno() == rustix::io::Errno::STALE) {
+            if self.inodes.stored(ino).as_ref() != Some(&id) {
+                // A program stored another version through this mount meanwhile: the caller finds that out.
+                return Ok(None);
+            }
             self.inodes.doubt(ino);
         }
-        prepared.map(Some)
+        prepared.map(|upload| Some((id, upload)))
     }
 
     async fn prepare(&self, id: &ObjectId) -> Result<Arc<Upload>> {

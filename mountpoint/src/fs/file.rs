@@ -89,6 +89,8 @@ enum Attempt {
     },
     /// The open wants to write, and others read the file.
     HasReaders,
+    /// The file has another version than the one that the open was to continue.
+    Changed,
 }
 
 /// The error of a write that must be durable on return: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
@@ -238,6 +240,7 @@ impl FileSystem {
                 }
                 Attempt::Busy { writer } => self.wait_for_writer(writer, "opened").await?,
                 Attempt::HasReaders => self.wait_for_readers(ino).await?,
+                Attempt::Changed => {}
             }
         }
     }
@@ -269,31 +272,38 @@ impl FileSystem {
     /// Opens a file for writing, or names its writer, or reports that it has readers.
     async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         let no = self.files.reserve();
+        let _open = self.begin_open(ino).await;
         if let Some(key) = self.inodes.key_of(ino) {
-            self.old_names.may_be_taken(&key, None)?;
+            self.old_names.may_be_taken(&key, |_, _| false)?;
         }
         // Before the file gets this writer: other opens need not wait for the store's answer.
         let appends = self.append_to(ino, flags).await?;
         let kept = self.kept_before(ino).await?;
         let wish = WriteWish {
-            allow_append: appends.is_some(),
+            allow_append: self.config.allow_append,
             truncate: flags.truncate,
             append: flags.append,
             allow_overwrite: self.config.allow_overwrite,
         };
         Ok(match self.inodes.open_write(ino, no.0, wish).await? {
             OpenWrite::Granted { key, before } => {
+                let continues = flags.append && !flags.truncate && before == Before::Exists;
+                let was = self.inodes.before_writer(ino);
+                if continues && appends.as_ref().map(|(id, _)| id) != was.as_ref() {
+                    // Another program appended meanwhile.
+                    self.inodes.abandon_write(ino);
+                    return Ok(Attempt::Changed);
+                }
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
                 // The store decides at the end, in one step: another client may have stored the name since the mount looked it up.
-                let was_absent = before == Before::Absent;
-                let only_if_absent = was_absent && !self.config.allow_overwrite;
+                let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
                 let opener = thread_group(pid).unwrap_or(pid);
                 let upload = match appends.filter(|_| before == Before::Exists) {
-                    Some(upload) => upload,
+                    Some((_, upload)) => upload,
                     None => self.uploader.create(key, only_if_absent),
                 };
                 self.keep_with(ino, kept, &upload);
-                let writer = Writer::new(upload, was_absent, (pid, opener));
+                let writer = Writer::new(upload, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {
                     ino,

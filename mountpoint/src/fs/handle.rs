@@ -68,8 +68,6 @@ pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
     /// The move after the object is stored: the upload had begun with the old key when the file was renamed.
     pub(super) moves: Mutex<Option<Move>>,
-    /// Whether the bucket had no object under the key at the open.
-    pub(super) was_absent: bool,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
     /// Locked while the inode table takes the outcome, so a second caller finds the outcome there.
@@ -246,11 +244,10 @@ impl<T> HandleTable<T> {
 
 impl Writer {
     /// The state of a new handle for writing. `opened_by`: a thread and its process.
-    pub(super) fn new(upload: Arc<Upload>, was_absent: bool, opened_by: (u32, u32)) -> Self {
+    pub(super) fn new(upload: Arc<Upload>, opened_by: (u32, u32)) -> Self {
         Self {
             upload,
             moves: Mutex::default(),
-            was_absent,
             moved: OnceCell::new(),
             settling: Mutex::new(()),
             ending: Ending::default(),
@@ -274,13 +271,6 @@ impl Writer {
     pub(super) fn moves_later(&self, (to, replaces): (ObjectKey, Replaces), old_name: OldName) {
         let moves = (to != *old_name.key()).then(|| Move { to, replaces, old_name: Some(old_name) });
         *self.moves.lock() = moves;
-    }
-
-    /// Replaces no object that another client stored under the old name since the open.
-    pub(super) fn keep_to_new_names(&self) {
-        if self.was_absent && self.moves.lock().is_some() {
-            self.upload.complete_if_absent();
-        }
     }
 }
 

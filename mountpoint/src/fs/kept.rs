@@ -326,6 +326,8 @@ impl FileSystem {
                 tokio::task::yield_now().await;
                 continue;
             }
+            // The new version would stay under a name that is being renamed.
+            let _open = self.begin_open(ino).await;
             let _turn = keeping.turn(ino).await;
             let Some(id) = self.inodes.stored(ino) else {
                 if self.inodes.is_local(ino) {

@@ -11,6 +11,7 @@ mod ending;
 mod error;
 mod fallocate;
 mod file;
+mod follow;
 mod full;
 mod handle;
 mod io_mode;
@@ -95,8 +96,8 @@ pub struct Config {
 /// | `file.rs` | open, create, read |
 /// | `writer.rs` | write, flush, fsync, release, and the end of the mount |
 /// | `namespace.rs` | lookup, attributes, mknod, mkdir, rmdir, unlink, listings, statfs |
-/// | `rename.rs` | rename |
-/// | `pause.rs` | the wait of changes below a directory for its rename |
+/// | `rename.rs`, `follow.rs` | rename; files that are being written |
+/// | `pause.rs` | the wait of changes and opens below a directory for its rename |
 /// | `kept.rs` | attributes that objects keep, symbolic links |
 /// | `xattr.rs` | extended attributes |
 /// | `markers.rs` | markers of directories |

@@ -28,16 +28,21 @@ impl OldNames {
         OldName { names: self.clone(), entry: (key, no) }
     }
 
-    /// Whether a file may get this name, or a directory. `by`: the handle of that file, which may have its old name back.
+    /// Whether a file may get this name, or a directory. `is_own`: whether the file of the handle with this number would get its old name
+    /// back.
     ///
     /// # Errors
     /// `BUSY`: the upload of a renamed file still has the name.
-    pub(super) fn may_be_taken(&self, key: &ObjectKey, by: Option<u64>) -> Result<()> {
-        let is_it = |(old, no): &&Entry| {
-            by != Some(*no)
-                && (old == key || key.as_str().ends_with('/') && old.as_str().starts_with(key.as_str()))
-        };
-        let Some((old, _)) = self.0.lock().iter().find(is_it).cloned() else { return Ok(()) };
+    pub(super) fn may_be_taken(
+        &self,
+        key: &ObjectKey,
+        is_own: impl Fn(&ObjectKey, u64) -> bool,
+    ) -> Result<()> {
+        let mut taken = self.0.lock().clone();
+        taken.retain(|(old, _)| {
+            old == key || key.as_str().ends_with('/') && old.as_str().starts_with(key.as_str())
+        });
+        let Some((old, _)) = taken.into_iter().find(|(old, no)| !is_own(old, *no)) else { return Ok(()) };
         let why = format!(
             "\"{old}\" is free once the file is closed that had this name: it was renamed while it was uploaded"
         );

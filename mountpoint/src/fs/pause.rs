@@ -4,8 +4,9 @@
 //! object under the old name, a removal would leave the copy. So sends of the stage below both directories wait until the rename ends,
 //! removals, renames and new directories as well; and the rename waits for those that began before it.
 //!
-//! Without a stage the close of a file does not wait, since the rename itself may end that file. What is stored meanwhile is noted here, and
-//! the rename moves it at its end.
+//! Without a stage a file may be stored while the rename copies: that is noted here, and the rename moves it at its end. While the rename
+//! deletes, it holds the files below back itself (`follow.rs`). An open for writing begins neither below such a directory nor while its
+//! own name changes: what it finds would be gone.
 
 use tokio::sync::watch;
 
@@ -21,6 +22,8 @@ struct State {
     next: u64,
     paused: Vec<Entry>,
     changing: Vec<Entry>,
+    /// Opens for writing that find out which object they replace or continue.
+    opening: Vec<Entry>,
 }
 
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub(in crate::fs) struct Late {
 #[derive(Debug)]
 pub(in crate::fs) struct Pause(Guard);
 
-/// A guard: renames of the directories above some names wait until it is dropped.
+/// A guard: renames of the directories above some names wait until it is dropped. Opens for writing exclude changes of their name.
 #[derive(Debug)]
 pub(in crate::fs) struct Change(#[expect(dead_code, reason = "held")] Guard);
 
@@ -66,6 +69,14 @@ impl State {
     fn pause_above(&self, key: &ObjectKey) -> Option<&Entry> {
         let is_above = |paused: &&Entry| paused.keys.iter().any(|top| key.as_str().starts_with(top.as_str()));
         self.paused.iter().find(is_above)
+    }
+
+    /// The end of what keeps a change of these names from beginning, or an open for writing (`opens`).
+    fn in_the_way(&self, keys: &[ObjectKey], opens: bool) -> Option<watch::Receiver<()>> {
+        let others = if opens { &self.changing } else { &self.opening };
+        let is_of_them = |other: &&Entry| other.keys.iter().any(|key| keys.contains(key));
+        let above = keys.iter().find_map(|key| self.pause_above(key));
+        above.or_else(|| others.iter().find(is_of_them)).map(|entry| entry.end.clone())
     }
 }
 
@@ -96,18 +107,25 @@ impl Pauses {
         self.0.lock().pause_above(key).map(|paused| paused.end.clone())
     }
 
-    /// Begins a change of names once no directory above them is being renamed. `keys` says the present keys of the names, which a rename
-    /// changes.
+    /// Begins a change of names once no directory above them is being renamed, and none of them is being opened for writing. `keys` says
+    /// the present keys of the names, which a rename changes.
     pub(super) async fn change(&self, keys: impl Fn() -> Vec<ObjectKey>) -> Change {
+        self.begin_alone(keys, false).await
+    }
+
+    /// Begins an open for writing once neither its name nor that of a directory above changes. `key` says the present key of the file.
+    pub(super) async fn open(&self, key: impl Fn() -> Option<ObjectKey>) -> Change {
+        self.begin_alone(|| key().into_iter().collect(), true).await
+    }
+
+    async fn begin_alone(&self, keys: impl Fn() -> Vec<ObjectKey>, opens: bool) -> Change {
         loop {
             let wanted = keys();
-            for key in &wanted {
-                self.ended(key).await;
-            }
-            if let Some(change) = self.begin_change(&wanted)
-                && keys() == wanted
-            {
-                return change;
+            match self.begin_change(&wanted, opens) {
+                Ok(change) if keys() == wanted => return change,
+                Ok(_) => {}
+                // An error means that it has ended.
+                Err(mut end) => _ = end.changed().await,
             }
         }
     }
@@ -125,20 +143,22 @@ impl Pauses {
         tell();
     }
 
-    fn begin_change(&self, keys: &[ObjectKey]) -> Option<Change> {
+    /// Begins a change of these names, or an open for writing. The error is the end of what it must wait for.
+    fn begin_change(&self, keys: &[ObjectKey], opens: bool) -> Result<Change, watch::Receiver<()>> {
         let mut state = self.0.lock();
-        if keys.iter().any(|key| state.pause_above(key).is_some()) {
-            return None;
+        if let Some(end) = state.in_the_way(keys, opens) {
+            return Err(end);
         }
         let (entry, end) = state.entry(keys.to_vec());
         let number = entry.number;
-        state.changing.push(entry);
-        Some(Change(Guard { pauses: self.clone(), number, _end: end }))
+        let begun = if opens { &mut state.opening } else { &mut state.changing };
+        begun.push(entry);
+        Ok(Change(Guard { pauses: self.clone(), number, _end: end }))
     }
 }
 
 impl Pause {
-    /// Returns once all changes below the directories have ended that began before the pause.
+    /// Returns once all changes and opens below the directories have ended that began before the pause.
     pub(in crate::fs) async fn alone(&self) {
         while let Some(mut end) = self.change_below() {
             // An error means that the change has ended.
@@ -170,6 +190,7 @@ impl Pause {
         let change = state
             .changing
             .iter()
+            .chain(&state.opening)
             .find(|change| change.keys.iter().any(is_below) && !change.keys.iter().any(is_own))?;
         Some(change.end.clone())
     }
@@ -180,6 +201,7 @@ impl Drop for Guard {
         let mut state = self.pauses.0.lock();
         state.paused.retain(|paused| paused.number != self.number);
         state.changing.retain(|change| change.number != self.number);
+        state.opening.retain(|open| open.number != self.number);
     }
 }
 
@@ -240,5 +262,34 @@ mod tests {
         assert!(pauses.begin(["b/".into(), "d/".into()]).change_below().is_some(), "it has the new key");
         drop((second, elsewhere, own));
         assert!(pauses.0.lock().changing.is_empty() && pauses.0.lock().paused.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_open_for_writing_and_a_change_of_its_name_exclude_each_other() {
+        let pauses = Pauses::default();
+        let open = pauses.open(|| Some("a".into())).await;
+        let (beside, other) =
+            (pauses.open(|| Some("a".into())).await, pauses.change(|| vec!["b".into()]).await);
+        let mut change = std::pin::pin!(pauses.change(|| vec!["a".into(), "c".into()]));
+        assert!(futures_util::poll!(change.as_mut()).is_pending());
+        drop(open);
+        assert!(futures_util::poll!(change.as_mut()).is_pending());
+        drop(beside);
+        let change = change.await;
+        let mut open = std::pin::pin!(pauses.open(|| Some("c".into())));
+        assert!(futures_util::poll!(open.as_mut()).is_pending());
+        drop(change);
+        let open = open.await;
+        drop(other);
+        // A rename of a directory waits for the open below it.
+        let pause = pauses.begin(["c/".into(), "d/".into()]);
+        assert!(pause.change_below().is_none());
+        drop(pause);
+        let below = pauses.open(|| Some("c/x".into())).await;
+        let pause = pauses.begin(["c/".into(), "d/".into()]);
+        assert!(pause.change_below().is_some());
+        drop((below, open));
+        pause.alone().await;
+        assert!(pauses.0.lock().opening.is_empty());
     }
 }

@@ -8,13 +8,12 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::full::{HeldFile, Unstored};
-use super::handle::{HandleNo, Writer};
+use super::handle::HandleNo;
 use super::pause::{Change, Late, Pause};
 use super::{Error, FileSystem, Result};
-use crate::inode::{Below, Follower, InodeNo, Names, Rename, RenameWish};
+use crate::inode::{Below, InodeNo, Names, Rename, RenameWish};
 use crate::moves::{self, Copied, Mover, Replaces, Source};
-use crate::object::{ETag, ObjectKey, ObjectMeta};
-use crate::upload;
+use crate::object::{ETag, ObjectKey};
 
 /// Most attempts at a rename whose target another client changes between the look-up and the copy; then it fails with ESTALE. Waiting for
 /// files that are being stored does not count. Doubling it follows a busier writer.
@@ -74,6 +73,12 @@ impl FileSystem {
         Some(self.pauses.change(|| names.iter().filter_map(key).collect()).await)
     }
 
+    /// Begins an open for writing, which excludes changes of the file's name. `None` on a mount that renames nothing.
+    pub(super) async fn begin_open(&self, ino: InodeNo) -> Option<Change> {
+        self.mover.as_ref()?;
+        Some(self.pauses.open(|| self.inodes.key_of(ino)).await)
+    }
+
     /// Renames an object, a file that is being written, or a directory. Returns the copy, if a file's object was copied. `pending`: a held
     /// file under the new name that need not be stored.
     pub(super) async fn rename_as_object(
@@ -98,10 +103,17 @@ impl FileSystem {
             let rename = self.inodes.rename((parent, name), (new_parent, new_name), wish).await?;
             match &rename {
                 Rename::Writing { writer, to, .. } => {
-                    self.old_names.may_be_taken(to, Some(*writer))?;
+                    self.old_names.may_be_taken(to, |_, no| no == *writer)?;
                 }
-                Rename::Object { to, .. } | Rename::Directory { to, .. } => {
-                    self.old_names.may_be_taken(to, None)?;
+                Rename::Object { to, .. } => self.old_names.may_be_taken(to, |_, _| false)?,
+                Rename::Directory { from, to, .. } => {
+                    let comes_back = |old: &ObjectKey, no| {
+                        let now = self.files.find(HandleNo(no)).and_then(|open| self.inodes.key_of(open.ino));
+                        now.is_some_and(|now| {
+                            behind(&now, from).is_some_and(|path| behind(old, to) == Some(path))
+                        })
+                    };
+                    self.old_names.may_be_taken(to, comes_back)?;
                 }
                 Rename::Done | Rename::Busy { .. } => {}
             }
@@ -218,6 +230,8 @@ impl FileSystem {
         [from, to]: [&ObjectKey; 2],
         (pause, held): (&Pause, &[HeldFile]),
     ) -> Result<()> {
+        // These files depend on the objects below, which the copies must not miss.
+        let mut writers = self.hold_writers(from, true).await;
         let copied = match mover.copy_directory(from, to).await {
             Ok(copied) => copied,
             Err(error) => {
@@ -229,9 +243,12 @@ impl FileSystem {
         // Before the deletes, as for a file.
         let moving = self.prefetcher.moving(copies.iter().map(|copied| (&copied.source, &copied.id)));
         copies.iter().for_each(|copied| self.kept_moved(copied));
+        // A file that is stored between a look at its object and the delete would be lost on a store that ignores conditions.
+        writers.extend(self.hold_writers(from, false).await);
         let mut stay = match mover.delete_directory(copied).await {
             Ok(stay) => stay,
             Err(error @ moves::Error::Partial { .. }) => {
+                self.follow_deleted(&mut writers, &copies).await;
                 self.inodes.forget_directory(names);
                 return Err(Error::of_move(&error, from, to));
             }
@@ -264,7 +281,11 @@ impl FileSystem {
             }
         };
         for follower in followers {
-            self.follow_directory(mover, follower, &copies, held).await;
+            if self.full.is_none() {
+                self.follow_directory(follower, &mut writers, &copies);
+            } else if let Err(error) = self.follow_directory_in_full(mover, follower, &copies, held).await {
+                tracing::error!("a file of a renamed directory: {error}");
+            }
         }
         Ok(())
     }
@@ -317,127 +338,6 @@ impl FileSystem {
                 stay.push(late.key);
             }
         }
-    }
-
-    /// Renames a file with a writer in a renamed directory, as if the file itself were renamed. A file that accepts no more bytes is moved
-    /// now.
-    async fn follow_directory(
-        &self,
-        mover: &Mover,
-        follower: Follower,
-        copies: &[Copied],
-        held: &[HeldFile],
-    ) {
-        if self.full.is_some() {
-            if let Err(error) = self.follow_directory_in_full(mover, follower, copies, held).await {
-                tracing::error!("a file of a renamed directory: {error}");
-            }
-            return;
-        }
-        let Follower { writer, to, over } = follower;
-        let no = HandleNo(writer);
-        let Some(open) = self.files.find(no) else { return };
-        let Ok(writer) = open.writer() else { return };
-        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
-        let target = (to.clone(), replaces.clone());
-        let old_name = self.old_names.enter(writer.upload.key(), no.0);
-        let followed = writer.upload.rename(|can_change| {
-            if can_change {
-                return Some(target);
-            }
-            writer.moves_later(target, old_name);
-            None
-        });
-        if followed.is_some() {
-            writer.keep_to_new_names();
-            return;
-        }
-        // An error belongs to the writer.
-        let Ok(made) = self.finish(&open, writer).await else { return };
-        let from = writer.upload.key();
-        let moved = async {
-            let copied = mover.copy_made(&from, &made, &to, &replaces).await?;
-            mover.delete_source(&copied).await?;
-            Ok(copied.meta)
-        };
-        match moved.await {
-            Ok(meta) => self.inodes.commit_write(open.ino, meta),
-            Err(error) => {
-                let error: moves::Error = error;
-                tracing::error!(
-                    "\"{from}\" is stored, and can't be moved to \"{to}\", as its directory was renamed: {error}"
-                );
-            }
-        }
-    }
-
-    /// Renames a file with a writer. Up to one part, its key changes. Beyond one part, its upload has the old key, and the object is
-    /// moved after it is stored. Returns false if the file accepts no more bytes: then the caller must rename the stored object.
-    async fn rename_writer(
-        &self,
-        no: HandleNo,
-        names: &Names,
-        to: ObjectKey,
-        over: Option<ETag>,
-    ) -> Result<bool> {
-        let Some(open) = self.files.find(no) else {
-            // The handle will exist soon, or was just removed.
-            tokio::task::yield_now().await;
-            return Ok(false);
-        };
-        let writer = open.writer()?;
-        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
-        let mut done = false;
-        // Before the tree frees the old name.
-        let old_name = self.old_names.enter(writer.upload.key(), no.0);
-        let is_open = writer.upload.rename(|can_change| {
-            done = self.inodes.renamed_while_written(names);
-            match (done, can_change) {
-                (true, true) => Some((to, replaces)),
-                (true, false) => {
-                    writer.moves_later((to, replaces), old_name);
-                    None
-                }
-                (false, _) => None,
-            }
-        });
-        if is_open.is_some() {
-            writer.keep_to_new_names();
-        } else {
-            // An error belongs to the writer.
-            let _ = self.finish(&open, writer).await;
-        }
-        Ok(done)
-    }
-
-    /// Moves an object from the key of its upload to its newer key, if the file was renamed meanwhile. A second call returns the same
-    /// outcome.
-    pub(super) async fn follow(
-        &self,
-        writer: &Writer,
-        meta: ObjectMeta,
-    ) -> std::result::Result<ObjectMeta, upload::Error> {
-        let target = writer.moves.lock().as_ref().map(|moves| (moves.to.clone(), moves.replaces.clone()));
-        let (Some((to, replaces)), Some(mover)) = (target, &self.mover) else { return Ok(meta) };
-        let follow = || async {
-            let from = writer.upload.key();
-            let moved = async {
-                let copied = mover.copy_made(&from, &meta, &to, &replaces).await?;
-                mover.delete_source(&copied).await?;
-                Ok(copied.meta)
-            };
-            let moved = moved.await;
-            if let Some(moves) = &mut *writer.moves.lock() {
-                moves.old_name = None;
-            }
-            moved.map_err(|error: moves::Error| {
-                tracing::error!(
-                    "\"{from}\" is stored, and can't be moved to \"{to}\", as it was renamed: {error}"
-                );
-                upload::Error::Remote(error.into_remote(&to))
-            })
-        };
-        writer.moved.get_or_init(follow).await.clone()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Operations of several programs on one file, over a bucket in memory.
 
+mod appends;
 mod directories;
 pub(crate) mod full;
 mod hung_disk;

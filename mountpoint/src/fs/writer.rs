@@ -192,7 +192,7 @@ impl FileSystem {
         }
     }
 
-    /// Handles another open of this writer's file, or a rename that must wait for the file. Waits while the file is being stored; the caller
+    /// Handles another open of this writer's file, or a rename that needs the file stored. Waits while the file is being stored; the caller
     /// then tries again. `wanted`: the word for what the caller wants done to the file.
     ///
     /// # Errors

@@ -180,9 +180,18 @@ impl InodeTable {
 
     /// The version that S3 has of a file without a writer, as far as the mount knows.
     pub fn stored(&self, ino: InodeNo) -> Option<ObjectId> {
+        self.version(ino, |file| file.phase == Phase::Stored)
+    }
+
+    /// The version that S3 had of a file at the open of its writer, as far as the mount knew.
+    pub fn before_writer(&self, ino: InodeNo) -> Option<ObjectId> {
+        self.version(ino, |file| matches!(file.phase, Phase::Writing(_)))
+    }
+
+    fn version(&self, ino: InodeNo, counts: impl Fn(&File) -> bool) -> Option<ObjectId> {
         let mut tree = self.0.tree.lock();
         let key = tree.key(ino)?;
-        let file = tree.file_mut(ino).ok().filter(|file| file.phase == Phase::Stored)?;
+        let file = tree.file_mut(ino).ok().filter(|file| counts(file))?;
         let stored = file.stored.as_ref()?;
         Some(ObjectId { key, etag: stored.meta().etag, modified: stored.second() })
     }

@@ -91,7 +91,8 @@ impl InodeTable {
     /// Looks at both names of a rename, and returns the work to do.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the mount may not replace the target; `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
+    /// `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the mount may not replace the target;
+    /// `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
     /// entries; `InvalidName`: a directory into itself; `NameTooLong`; those of `lookup`.
     pub async fn rename(
         &self,

@@ -196,7 +196,7 @@ pub struct WriteWish {
     pub append: bool,
     /// Whether the mount may replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
-    /// Whether the mount may append to objects (`--allow-append`), and the caller is ready to append.
+    /// Whether the mount may append to objects (`--allow-append`).
     pub allow_append: bool,
 }
 

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use super::multipart::Copies;
 use super::size::PART_MIN;
 use super::{Error, Shared};
 use crate::object::{ObjectId, ObjectMeta, Second};
@@ -53,8 +52,8 @@ impl Behind {
     }
 
     /// The copied parts, with their numbers and ranges.
-    pub(super) fn parts(&self) -> Copies {
-        Copies { source: self.id.clone(), parts: (1..).zip(copies(self.meta.size)).collect() }
+    pub(super) fn parts(&self) -> Vec<(u32, Range<u64>)> {
+        (1..).zip(copies(self.meta.size)).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use super::Error;
 use super::append::Behind;
 use super::early::Piece;
 use super::memory::Counted;
-use super::multipart::Multipart;
+use super::multipart::{Copies, Multipart};
 use super::part::{Part, Want};
 use super::spill;
 use super::stage::{Event, Stage};
@@ -286,7 +286,8 @@ impl Upload {
     /// Creates the multipart upload, and starts the store's copies of the object to which the file appends.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
         let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
-        let copies = self.behind.as_ref().map(Behind::parts);
+        let of = |behind: &Behind| Copies { source: Arc::clone(&self.ground), parts: behind.parts() };
+        let copies = self.behind.as_ref().map(of);
         let multipart = Multipart::new(shared, object, copies);
         let upload = Arc::downgrade(self);
         multipart.copy_parts(move |error| {

@@ -18,8 +18,8 @@ struct Rest {
     /// The multipart upload of a file of several parts.
     multipart: Option<Arc<Multipart>>,
     size: u64,
-    /// The object, if it stays unchanged because an append added no bytes.
-    unchanged: Option<ObjectMeta>,
+    /// Whether the object stays unchanged, because an append added no bytes.
+    is_unchanged: bool,
 }
 
 impl Upload {
@@ -30,11 +30,15 @@ impl Upload {
         if let Err(error) = self.pad().await {
             return self.fail(error);
         }
-        let Some(Rest { part, multipart, size, unchanged }) = self.take_rest().await else { return };
-        if let Some(meta) = unchanged {
-            if self.commit().is_ok() {
-                self.state.lock().on(Event::Keep);
-                self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
+        let Some(Rest { part, multipart, size, is_unchanged }) = self.take_rest().await else { return };
+        if is_unchanged {
+            let ground = self.ground.read().await;
+            match ground.as_ref().and_then(|base| base.meta.clone()) {
+                Some(meta) if self.commit().is_ok() => {
+                    self.state.lock().on(Event::Keep);
+                    self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
+                }
+                _ => self.fail(Error::Aborted),
             }
             return;
         }
@@ -81,20 +85,21 @@ impl Upload {
     fn send_last(self: &Arc<Self>, state: &mut State) -> Rest {
         let mut part = state.part.take();
         let behind = self.behind.as_ref();
-        let unchanged = behind.filter(|behind| behind.meta.size == state.size).map(|it| it.meta.clone());
+        let is_unchanged = behind.is_some_and(|behind| behind.meta.size == state.size);
         let is_of_parts = state.multipart.is_some() || state.sealed > 0;
-        if unchanged.is_none()
+        if !is_unchanged
             && is_of_parts
             && let Some(last) = part.take()
             && !last.is_empty()
         {
             self.submit(state, last);
         }
-        Rest { part, multipart: state.multipart.clone(), size: state.size, unchanged }
+        Rest { part, multipart: state.multipart.clone(), size: state.size, is_unchanged }
     }
 
     async fn complete(&self, multipart: &Arc<Multipart>, size: u64) -> Result<Stored, Error> {
         multipart.fewer_than(1).await;
+        let _still = self.ground.read().await;
         let whole = self.commit()?.unwrap_or_else(|| Checksum::of(self.shared.algorithm(), &[]));
         multipart.complete(size, whole).await
     }
@@ -113,6 +118,7 @@ impl Upload {
             _ = outcome.wait_for(Option::is_some) => return Err(Error::Aborted),
             loaded = self.shared.load(part.body, part.len, part.checksum) => loaded?,
         };
+        let _still = self.ground.read().await;
         self.commit()?;
         // The key can't change from here on.
         let object = self.to_be(true);

@@ -6,17 +6,17 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 use tracing::{debug, error};
 
+use super::hold::Ground;
 use super::journal::Entry;
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ObjectId, ObjectMeta};
+use crate::object::ObjectMeta;
 use crate::s3::{
     CompleteUpload, CopyPart, NewObject, Replaces, Stored, UploadId, UploadPart, UploadedPart, etag_of_parts,
 };
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
     copies: Option<Copies>,
-    /// Whether the object must be new whatever the flags of the mount allow.
-    must_be_new: AtomicBool,
+    /// The object that the completed upload may replace; a rename changes it.
+    replaces: Mutex<Replaces>,
     /// The upload's id, kept as soon as the store returns it, so a later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
@@ -42,7 +42,7 @@ pub(super) struct Multipart {
 /// Parts that the store copies from an object.
 #[derive(Clone, Debug)]
 pub(super) struct Copies {
-    pub(super) source: ObjectId,
+    pub(super) source: Ground,
     /// Numbers of the parts, ascending, and their ranges of the object.
     pub(super) parts: Vec<(u32, Range<u64>)>,
 }
@@ -146,9 +146,9 @@ impl Multipart {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {
             shared,
+            replaces: Mutex::new(object.replaces.clone()),
             object,
             copies,
-            must_be_new: AtomicBool::new(false),
             id: OnceCell::new(),
             noted: OnceCell::new(),
             parts: Mutex::default(),
@@ -182,7 +182,7 @@ impl Multipart {
     pub(super) fn copy_parts(self: &Arc<Self>, on_error: impl FnOnce(Error) + Clone + Send + 'static) {
         let Some(copies) = &self.copies else { return };
         for (part_number, range) in copies.parts.clone() {
-            let source = copies.source.clone();
+            let source = Arc::clone(&copies.source);
             let under_way = UnderWay::count(self, on_error.clone());
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
@@ -192,11 +192,15 @@ impl Multipart {
                 let begun = tokio::select! {
                     biased;
                     _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
-                    place = this.places.acquire() => place.map_err(|_| Error::Aborted),
+                    begun = async {
+                        let place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
+                        Ok::<_, Error>((place, source.read().await))
+                    } => begun,
                 };
                 // Never cancelled: the store goes on with a copy whose client has left, and would store the part after the abort.
                 let copy = async {
-                    let (_place, upload) = (begun?, id?);
+                    let ((_place, base), upload) = (begun?, id?);
+                    let source = base.as_ref().ok_or(Error::Aborted)?.id.clone();
                     // After a failed copy no other begins, and the upload keeps the first error.
                     if this.failed().is_some() {
                         return Err(Error::Aborted);
@@ -295,10 +299,7 @@ impl Multipart {
         let added = stored.iter().map(|part| part.answer.clone());
         let mut parts: Vec<_> = copied.iter().cloned().chain(added).collect();
         parts.sort_unstable_by_key(|part| part.part_number);
-        let replaces = match self.must_be_new.load(Relaxed) {
-            true => Replaces::Nothing,
-            false => self.object.replaces.clone(),
-        };
+        let replaces = self.replaces.lock().clone();
         let request = CompleteUpload { upload, parts, replaces };
         let answer = self.shared.client.complete_multipart_upload(&request).await?;
         {
@@ -342,9 +343,9 @@ impl Multipart {
         }
     }
 
-    /// Completes the upload only if no object exists under the key.
-    pub(super) fn complete_if_absent(&self) {
-        self.must_be_new.store(true, Relaxed);
+    /// Sets the object that the completed upload may replace.
+    pub(super) fn replaces(&self, replaces: Replaces) {
+        *self.replaces.lock() = replaces;
     }
 
     /// Aborts the upload in the background, once; does nothing if it is completed.

@@ -4,11 +4,13 @@
 use std::future::Future;
 use std::ops::Range;
 
+use tokio::sync::RwLock;
+
 use super::multipart::{Copies, Multipart};
 use super::part::Part;
 use super::plan::{Piece, plan};
 use super::size::{PART_MIN, charges};
-use super::{Error, Uploader};
+use super::{Error, Uploader, hold};
 use crate::buffer::{BLOCK, Block, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
@@ -68,7 +70,8 @@ impl Uploader {
             Piece::Copied(range) => Some((number, range.clone())),
             Piece::Sent(_) => None,
         });
-        let copies = Copies { source: id.clone(), parts: copies.collect() };
+        let source = Arc::new(RwLock::new(Some(hold::Base { id: id.clone(), meta: None })));
+        let copies = Copies { source, parts: copies.collect() };
         let multipart = Multipart::new(Arc::clone(shared), shared.object(key, replaces), Some(copies));
         let base = Base { id, size: base_size, absent };
         Some(Patch { uploader: self.clone(), multipart, pieces, base, size, sent: None })

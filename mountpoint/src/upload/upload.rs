@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, RwLock, watch};
 use tracing::error;
 
 use super::append::Behind;
 use super::early::{Early, Piece};
+use super::hold::{Base, Ground, Hold};
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
@@ -44,8 +45,10 @@ pub struct Upload {
     pub(super) object: Mutex<NewObject>,
     /// The function that completes the object's properties.
     describe: OnceLock<Describe>,
-    /// The object to which the file appends.
+    /// The object to which the file appends, as it was at the open.
     pub(super) behind: Option<Behind>,
+    /// Place of that object now.
+    pub(super) ground: Ground,
     /// The store's limits on parts at the beginning of the upload: all parts of one file follow them.
     pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
@@ -99,6 +102,7 @@ impl Upload {
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
         // Copied parts count as sealed.
         let copied = behind.as_ref().filter(|behind| behind.copies > 0);
+        let limits = shared.client.part_limits();
         let state = State {
             size: copied.map_or(0, |behind| behind.meta.size),
             sealed: copied.map_or(0, |behind| behind.copies),
@@ -115,13 +119,15 @@ impl Upload {
             shorter: false,
         };
         let outcome = watch::Sender::new(None);
-        let limits = shared.client.part_limits();
+        let base = |behind: &Behind| Base { id: behind.id.clone(), meta: Some(behind.meta.clone()) };
+        let ground = Arc::new(RwLock::new(behind.as_ref().map(base)));
         let (object, describe) = (Mutex::new(object), OnceLock::new());
         Self {
             shared,
             object,
             describe,
             behind,
+            ground,
             limits,
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -154,28 +160,35 @@ impl Upload {
         object
     }
 
-    /// Runs `rename` while the file accepts bytes, so no result is known before the rename ends. Its argument says whether the key can
-    /// still change; if so, `rename` returns the new key and the version that may be replaced there. `None`: the file accepts no more
-    /// bytes.
+    /// Runs `rename` unless the request that makes the object has begun. Its argument says whether the key can still change; `rename`
+    /// returns the new key and the version that may be replaced there, or `None` to change nothing. If the key can't change, the caller
+    /// moves the object once it is stored. Returns `None` if it is too late.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
-        if !matches!(state.stage, Stage::Open { .. }) {
+        if !matches!(state.stage, Stage::Open { .. } | Stage::Finishing { .. }) {
             return None;
         }
-        if let Some((key, replaces)) = rename(state.multipart.is_none()) {
-            let content_type = (self.shared.config.content_type)(&key);
-            let mut object = self.object.lock();
-            object.properties.content_type = content_type;
-            (object.key, object.replaces) = (key, replaces);
+        let Some((key, replaces)) = rename(state.multipart.is_none()) else { return Some(()) };
+        let mut object = self.object.lock();
+        match &state.multipart {
+            Some(multipart) if key == object.key => multipart.replaces(replaces),
+            // The file has left this key: another client's object may be there.
+            Some(multipart) => multipart.replaces(Replaces::Nothing),
+            None => {
+                // An append keeps the type of its object.
+                if self.behind.is_none() {
+                    object.properties.content_type = (self.shared.config.content_type)(&key);
+                }
+                (object.key, object.replaces) = (key, replaces);
+            }
         }
         Some(())
     }
 
-    /// Completes an upload that has begun only if no object exists under its key.
-    pub fn complete_if_absent(&self) {
-        if let Some(multipart) = &self.state.lock().multipart {
-            multipart.complete_if_absent();
-        }
+    /// Waits until no request depends on the place of the file, and lets none begin before the guard is dropped. Writes go on, and so do
+    /// parts with new bytes.
+    pub async fn hold(&self) -> Hold {
+        Hold::of(&self.ground).await
     }
 
     /// Writes the bytes at `offset`, which must be the end of the file, or a little beyond (see `early.rs`). Copies the bytes before it
@@ -346,6 +359,11 @@ impl Upload {
     /// The size of the file if no more bytes come: the end of the last written byte, or the size that a program set.
     pub fn length(&self) -> u64 {
         self.state.lock().length()
+    }
+
+    /// Whether the file appends to an object.
+    pub fn appends(&self) -> bool {
+        self.behind.is_some()
     }
 
     /// The size of the file minus that of the object to which it appends.

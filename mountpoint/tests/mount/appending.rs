@@ -88,3 +88,34 @@ fn without_its_flag_nothing_is_appended() {
     assert_errno(File::options().append(true).open(mount.path("log")), Errno::PERM);
     assert_eq!(store.get("log").unwrap(), b"1");
 }
+
+#[test]
+fn a_log_that_is_open_to_append_goes_on_in_its_renamed_directory() {
+    // A store whose conditions hold, and one that is asked before each change.
+    for kind in ["aws", "generic"] {
+        let store = Store::new();
+        let options = ["--allow-append", "--allow-rename", "--allow-overwrite", "--store", kind];
+        let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+        for (i, (len, first)) in [(100, 10), (6 << 20, 10), (6 << 20, 20 << 20)].into_iter().enumerate() {
+            let [old, new, b] = ["old", "new", "b"].map(|name| format!("{name}{i}"));
+            let before = Pattern(1).bytes(0, len);
+            store.plant(&format!("{old}/log"), &before);
+            let mut log = File::options().append(true).open(mount.path(&format!("{old}/log"))).unwrap();
+            log.write_all(&Pattern(2).bytes(0, first)).unwrap();
+            std::fs::rename(mount.path(&old), mount.path(&new)).unwrap();
+            log.write_all(b"more").unwrap();
+            log.sync_all().unwrap();
+            drop(log);
+            let expected = [&before[..], &Pattern(2).bytes(0, first), b"more"].concat();
+            let key = format!("{new}/log");
+            assert!(store.get(&key).unwrap() == expected, "{kind}: {len} and {first}");
+            assert!(store.get(&format!("{old}/log")).is_none() && store.pending_uploads() == 0, "{kind}");
+            assert!(std::fs::read(mount.path(&key)).unwrap() == expected, "{kind}: {len} and {first}");
+            // `touch` closes an empty file, which is stored after its close.
+            run(Command::new("sh")
+                .args(["-c", "touch \"$1\" && mv \"$0\" \"$1\""])
+                .args([mount.path(&key), mount.path(&b)]));
+            assert!(store.get(&b).unwrap() == expected, "{kind}: {len} and {first}");
+        }
+    }
+}

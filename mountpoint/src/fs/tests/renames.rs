@@ -357,7 +357,7 @@ async fn a_rename_waits_for_the_store_of_a_closed_file_that_it_replaces() {
     let client = MemoryClient::new();
     client.insert("a", "one");
     let fs = renaming(&client, true);
-    // As `touch b; mv a b`.
+    // `touch b; mv a b`
     let (handle, _) = written(&fs, "b", 0).await;
     let (gate, closes) = closing((&client, &fs), Op::PutObject, handle).await;
     let renamer = Arc::clone(&fs);
@@ -368,7 +368,7 @@ async fn a_rename_waits_for_the_store_of_a_closed_file_that_it_replaces() {
     renames.await.unwrap().unwrap();
     closes.await.unwrap();
     assert_eq!((client.keys(), client.object("b").unwrap()), (vec!["b".to_owned()], "one".into()));
-    // As `: > b; mv b c`.
+    // `: > b; mv b c`
     let wish = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
     let opened = fs.open(ino(&fs, "b").await.unwrap(), wish, 1).await.unwrap();
     let (gate, closes) = closing((&client, &fs), Op::PutObject, opened.handle).await;
