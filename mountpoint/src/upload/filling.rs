@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::Error;
-use super::append::Behind;
+use super::append::{self, Behind};
 use super::early::Piece;
 use super::memory::Counted;
 use super::multipart::{Copies, Multipart};
@@ -292,6 +292,7 @@ impl Upload {
         let upload = Arc::downgrade(self);
         multipart.copy_parts(move |error| {
             if let Some(upload) = upload.upgrade() {
+                append::learn(&upload.shared, &error);
                 upload.fail(error);
             }
         });

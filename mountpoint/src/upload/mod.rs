@@ -246,10 +246,12 @@ impl Uploader {
         }
     }
 
-    /// Creates an upload that appends to this version of an object. Also returns the object, see [`Behind::is_fetched`].
+    /// Creates an upload that appends to this version of an object. Also returns the object, of which the caller must first write the bytes
+    /// of [`Behind::fetched`].
     ///
     /// # Errors
-    /// `Remote`: `Changed` if the object has another version by now, or an error of the store.
+    /// `Remote`: `Changed` if the object has another version by now, `Unsupported` if the store has refused to copy a part, or an error of
+    /// the store. `TooLarge`: the object has as many parts as the store takes.
     pub async fn append(&self, id: &ObjectId) -> Result<(Arc<Upload>, Behind), Error> {
         let behind = Behind::look(&self.0, id).await?;
         let object = NewObject {

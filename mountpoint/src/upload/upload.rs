@@ -101,11 +101,12 @@ pub(super) struct Remains {
 impl Upload {
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
         // Copied parts count as sealed.
-        let copied = behind.as_ref().filter(|behind| behind.copies > 0);
-        let limits = shared.client.part_limits();
+        let (copied, sealed) =
+            behind.as_ref().map_or((0, 0), |behind| (behind.copied(), behind.copies.len() as u32));
+        let limits = behind.as_ref().map_or_else(|| shared.client.part_limits(), |behind| behind.limits);
         let state = State {
-            size: copied.map_or(0, |behind| behind.meta.size),
-            sealed: copied.map_or(0, |behind| behind.copies),
+            size: copied,
+            sealed,
             whole: None,
             part: None,
             multipart: None,

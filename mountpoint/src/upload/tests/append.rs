@@ -51,9 +51,10 @@ async fn planted(bench: &Bench, bytes: &[u8]) -> (ObjectId, Properties) {
 /// An upload behind an object, with the object's bytes written first if that is the caller's task.
 async fn behind(bench: &Bench, id: &ObjectId, bytes: &[u8]) -> Arc<Upload> {
     let (upload, behind) = bench.uploader.append(id).await.unwrap();
-    assert_eq!(behind.is_fetched(), !bytes.is_empty() && bytes.len() < 5 * MIB);
-    if behind.is_fetched() {
-        write(&upload, 0, bytes).await.unwrap();
+    let fetched = behind.fetched();
+    if !fetched.is_empty() {
+        let start = fetched.start as usize;
+        write(&upload, start, &bytes[start..fetched.end as usize]).await.unwrap();
     }
     assert_eq!((upload.size(), upload.added()), (bytes.len() as u64, 0));
     upload
@@ -150,4 +151,56 @@ async fn an_append_spares_what_another_client_stored_meanwhile() {
             assert!(matches!(error, Error::Remote(_)), "{error}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_append_has_parts_of_one_size_where_a_store_takes_no_others() {
+    let parts = PartLimits { parts_max: 200, are_equal: true };
+    for before in [0, 100, PART, PART + 1, 3 * PART, 3 * PART + 5, 6 * MIB + 1] {
+        for added in [1, PART, 2 * PART + 7] {
+            let settings = Settings { part_size_min: 0, parts, ..Settings::default() };
+            let named = Config { part_size_named: true, ..small_parts() };
+            let bench = Bench::on(settings, named, Clock::machine(), |client| client.arc());
+            let (old, new) = (data(before, 1), data(added, 2));
+            let (id, _) = planted(&bench, &old).await;
+            let upload = behind(&bench, &id, &old).await;
+            for (i, piece) in new.chunks(10_000).enumerate() {
+                write(&upload, before + i * 10_000, piece).await.unwrap();
+            }
+            upload.finish().await.unwrap();
+            assert!(bench.client.object("k").unwrap() == [old, new].concat(), "{before} and {added}");
+            assert_eq!(bench.client.calls(Op::UploadPartCopy), before / PART, "{before} and {added}");
+            bench.assert_clean();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_object_of_as_many_parts_as_a_store_takes_is_too_large_to_append() {
+    let parts = PartLimits { parts_max: 20, are_equal: true };
+    let settings = Settings { part_size_min: 0, parts, ..Settings::default() };
+    let named = Config { part_size_named: true, ..small_parts() };
+    let bench = Bench::on(settings, named, Clock::machine(), |client| client.arc());
+    for (before, fits) in [(20 * PART - 1, true), (20 * PART, false)] {
+        let (id, _) = planted(&bench, &data(before, 1)).await;
+        match bench.uploader.append(&id).await {
+            Ok(_) => assert!(fits, "{before}"),
+            Err(error) => assert!(!fits && matches!(error, Error::TooLarge), "{before}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_a_refused_copy_no_open_appends_to_an_object_that_needs_one() {
+    let bench = Bench::new(Config::default());
+    let old = data(6 * MIB, 1);
+    let (id, _) = planted(&bench, &old).await;
+    bench.client.inject(FaultPlan::on(Op::UploadPartCopy).fail(ErrorKind::Unsupported));
+    let upload = behind(&bench, &id, &old).await;
+    write(&upload, old.len(), b"more").await.unwrap();
+    upload.finish().await.unwrap_err();
+    let Err(Error::Remote(error)) = bench.uploader.append(&id).await else { panic!("it was refused") };
+    assert_eq!(*error.kind(), ErrorKind::Unsupported);
+    let (small, _) = planted(&bench, b"small").await;
+    bench.uploader.append(&small).await.unwrap();
 }
