@@ -228,6 +228,7 @@ impl Config {
                 ttl: args.cache.ttl(),
                 // The flag is required, because each lookup of a missing name costs one more request.
                 folder_marks: args.mount.directory_markers,
+                brought: inode::BROUGHT,
                 unasked: args.staging.unasked(args.cache.asks_for_absent()),
                 ..inode::Config::default()
             },

@@ -115,7 +115,7 @@ impl World {
                 client.inject(FaultPlan::on(op).always().delay(TRIP));
             }
         }
-        let config = Config { ttl: Ttl::Minimal, list_page: 20, ..Config::default() };
+        let config = Config { ttl: Ttl::Minimal, list_page: 20, brought: 5, ..Config::default() };
         let metrics = Arc::new(Metrics::default());
         let asker = Asker::new(
             client.arc(),
@@ -324,7 +324,7 @@ async fn open_and_change(overlaps: Vec<Overlap>) {
     let pool = Pool::new(&mountpoint::buffer::Config::default());
     let metrics = Arc::new(Metrics::default());
     let asker = Asker::new(client.arc(), pool, None, metrics.clone());
-    let config = Config { ttl: Ttl::Minimal, ..Config::default() };
+    let config = Config { ttl: Ttl::Minimal, brought: 5, ..Config::default() };
     let table = InodeTable::new(asker, config, clock.clone(), metrics);
     let mut versions = vec![client.insert("name", "0")];
     let gate = client.hold_answer(FaultPlan::on(Op::GetObject).always());

@@ -174,7 +174,7 @@ impl World {
         let clock = Clock::manual();
         let client =
             MemoryClient::with(Settings { clock: clock.clone(), page_max: 3, ..Settings::default() });
-        let config = Config { ttl, list_page: 3, ..Config::default() };
+        let config = Config { ttl, list_page: 3, brought: 2, ..Config::default() };
         let table = InodeTable::new(
             Asker::of_attributes(client.arc()),
             config,

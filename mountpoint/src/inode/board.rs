@@ -13,9 +13,10 @@ use tokio::sync::Semaphore;
 use super::InodeNo;
 use super::error::Result;
 use super::flight::{self, Flights};
-use super::remote::{Ask, Remote, Slot};
+use super::remote::{Ask, PageSlot, Remote, Slot};
 use crate::first::First;
 use crate::object::ObjectMeta;
+use crate::s3::ListPage;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -120,13 +121,19 @@ pub(super) struct OfName {
     takers: AtomicU64,
     /// The first bytes that came with the attributes. One lookup takes them.
     pub(super) first: Slot,
+    /// The whole listing of a directory that came along. One lookup takes it.
+    pub(super) listing: PageSlot,
+    /// The moment at which the question went out.
+    pub(super) since: Instant,
 }
 
 impl OfName {
-    pub(super) fn new(ask: Ask, asked: u64) -> Self {
+    pub(super) fn new(ask: Ask, asked: u64, since: Instant) -> Self {
         Self {
             ask,
             asked,
+            since,
+            listing: PageSlot::default(),
             overtaken: AtomicBool::new(false),
             takers: AtomicU64::new(1),
             first: Slot::default(),
@@ -145,6 +152,11 @@ impl OfName {
     /// The first bytes that came with the attributes, once.
     pub(super) fn take_first(&self) -> Option<First> {
         self.first.lock().take()
+    }
+
+    /// The listing of the directory that came along, once.
+    pub(super) fn take_listing(&self) -> Option<ListPage> {
+        self.listing.lock().take()
     }
 }
 

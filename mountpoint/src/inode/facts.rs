@@ -20,6 +20,8 @@ use walked::Walked;
 /// Facts about names, by directory. Directories without a fact are missing.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
+    /// The event of the last change of any name or object by this mount.
+    pub(super) changed_at: u64,
     /// Facts that the pages of a walk contradict.
     pub(super) walked: Walked,
     directories: HashMap<InodeNo, Names>,

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::board::{NameSeat, OfName, PageSeat, Wish};
 use super::error::{Error, ErrorKind, Result};
-use super::remote::{self, Ask, Remote};
+use super::remote::{self, Ask, Lister, Remote};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
 use crate::first::First;
+use crate::listing::expiry::PAGE;
 use crate::listing::path::{self, BadName};
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
@@ -130,9 +131,13 @@ impl InodeTable {
                 continue;
             }
             let now = self.0.clock.now();
+            let is_new = tree.child(parent, name).is_none() && tree.local(parent, name).is_none();
             return match tree.settle(parent, name, remote?, seat.question.asked, now)? {
                 Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
                 Settled::Found(ino) => {
+                    if let Some(page) = seat.question.take_listing().filter(|_| is_new) {
+                        self.take_along(&mut tree, ino, page, &seat.question, now);
+                    }
                     let alone = for_kernel && seat.question.is_alone();
                     tree.take(ino, alone.then_some(now))?;
                     if let Some(first) = seat.question.take_first().filter(|_| alone) {
@@ -159,14 +164,17 @@ impl InodeTable {
             return Ok(seat);
         }
         let directory = tree.directory(parent)?.0.clone();
-        let question = OfName::new(ask, tree.event());
+        let question = OfName::new(ask, tree.event(), self.0.clock.now());
         let asker = self.0.asker.clone();
-        let (page, folder_marks) = (self.0.config.lookup_page, self.0.config.folder_marks);
+        let (keys, folder_marks) = (self.0.config.lookup_page, self.0.config.folder_marks);
+        // A TTL below a second is an explicit wish for requests.
+        let brought = if tree.ttl.directory() < PAGE { 0 } else { self.0.config.brought };
         let name = name.to_string();
         let request = move |question: &Arc<OfName>| -> BoxFuture<'static, _> {
             let slot = for_kernel.then(|| Arc::clone(&question.first));
+            let lister = Lister { keys, brought, slot: Arc::clone(&question.listing) };
             Box::pin(async move {
-                let answer = remote::ask(&asker, &directory, &name, ask, page, slot).await?;
+                let answer = remote::ask(&asker, &directory, &name, ask, lister, slot).await?;
                 match folder_marks {
                     true => remote::with_folder_marks(&asker, &directory, &name, answer).await,
                     false => Ok(answer),

@@ -3,12 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::board::PageSeat;
+use super::board::{OfName, PageSeat};
 use super::remote::Ask;
 use super::tree::Tree;
 use super::{InodeNo, InodeTable};
 use crate::listing::batch::Batch;
 use crate::listing::expiry::PAGE;
+use crate::listing::listed::Listed;
 use crate::listing::merge::{Merge, What};
 use crate::listing::page::{Asked, readable};
 use crate::listing::recent::{Advice, Page, Recent};
@@ -224,18 +225,61 @@ impl InodeTable {
                 return false;
             }
         };
-        let is_last = page.next_token.is_none();
         let names = page.objects.len() + page.common_prefixes.len();
         let now = self.0.clock.now();
         tree.prices.listed(now.saturating_duration_since(since), names);
-        if is_last
-            && after.is_none()
-            && let Some(directory) = tree.directory_mut(directory)
-        {
-            directory.length = u32::try_from(names).ok();
+        let page = self.packed(&mut tree, &key, after, page, asked, [since; 2]);
+        is_listed(&mut tree, directory, &page, since);
+        tree.arrives(directory, asked, Some(page));
+        true
+    }
+
+    /// Takes in the listing that came with the first lookup of a directory. A name in it counts as long as S3's answer to a lookup of that
+    /// name would.
+    pub(super) fn take_along(
+        &self,
+        tree: &mut Tree,
+        directory: InodeNo,
+        page: ListPage,
+        question: &OfName,
+        now: Instant,
+    ) {
+        let (asked, holds) = (question.asked, tree.ttl.file().min(PAGE));
+        let Ok(key) = tree.directory(directory).map(|(key, _)| key.clone()) else { return };
+        let counts_from = (now + holds).checked_sub(PAGE);
+        // Nothing noted the changes that this mount made below a directory that it did not know.
+        let Some(counts_from) = counts_from.filter(|_| tree.facts.changed_at < asked) else { return };
+        if !is_in_order(&key, None, &page) {
+            return;
         }
+        let mut page = self.packed(tree, &key, None, page, asked, [counts_from, now]);
+        page.came_along = true;
+        is_listed(tree, directory, &page, question.since);
+        let Some(directory_of) = tree.directory_mut(directory) else { return };
+        directory_of.recent.get_or_insert_with(|| Box::new(Recent::new())).asks(None, asked);
+        tree.arrives(directory, asked, Some(page));
+        let (table, clock) = (Arc::downgrade(&self.0), self.0.clock.clone());
+        tokio::spawn(async move {
+            clock.sleep(holds).await;
+            if let Some(shared) = table.upgrade() {
+                shared.tree.lock().expire_pages(directory, clock.now());
+            }
+        });
+    }
+
+    /// Packs a page, requested at event `asked`. `times`: that from which its second counts, and that of the answer.
+    fn packed(
+        &self,
+        tree: &mut Tree,
+        key: &ObjectKey,
+        after: After,
+        page: ListPage,
+        asked: u64,
+        times: [Instant; 2],
+    ) -> Page {
+        let is_last = page.next_token.is_none();
         let (mut merge, mut entries, has_left_out) = (Merge::new([]), Vec::new(), page.has_left_out);
-        let mut named = readable(&key, page, self.0.config.folder_marks, |_, _| {});
+        let mut named = readable(key, page, self.0.config.folder_marks, |_, _| {});
         let readable = named.len();
         // A file of the marked name may lie before the page: lookups ask S3 about it.
         named.retain(|entry| entry.what != What::Marked);
@@ -245,9 +289,24 @@ impl InodeTable {
             merge.finish(&mut entries);
         }
         let first = tree.reserve(entries.len());
-        let batch = Batch::new(first.into(), asked, [since; 2], &entries).into();
-        tree.arrives(directory, asked, Some(Page { after, is_last, is_complete, batch }));
-        true
+        let batch = Batch::new(first.into(), asked, times, &entries).into();
+        Page { after, is_last, is_complete, came_along: false, batch }
+    }
+}
+
+/// Notes the length of a directory whose page is all of it. Such a page answers lookups of its names for the user's TTL.
+fn is_listed(tree: &mut Tree, directory: InodeNo, page: &Page, since: Instant) {
+    if !page.is_whole() {
+        return;
+    }
+    let asked = page.batch.asked;
+    let listed = Listed { batches: page.batches(), since, asked, with_locals: false, for_lookups: true };
+    let Some(known) = tree.directory_mut(directory) else { return };
+    known.length = u32::try_from(listed.entries()).ok();
+    // A listing that a program asked for answers more.
+    let is_better = known.listed.as_ref().is_none_or(|known| known.for_lookups && known.asked < asked);
+    if page.is_complete && is_better && !tree.ttl.listing().is_zero() {
+        tree.remember_listing(directory, listed);
     }
 }
 

@@ -6,7 +6,7 @@ use super::error::{Error, ErrorKind, Result};
 use crate::first::{Asker, Cause, First};
 use crate::listing::path;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::s3::{self, ListObjects, ObjectClient};
+use crate::s3::{self, ListObjects, ListPage, ObjectClient};
 use crate::sync::{Arc, Mutex};
 
 /// The requests of a lookup, chosen by the facts in memory.
@@ -41,6 +41,19 @@ pub(super) enum Remote {
 /// A place in which a request leaves the first bytes that came with the attributes.
 pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
+/// A place in which a request leaves the whole listing of a directory that came with the answer that it exists.
+pub(super) type PageSlot = Arc<Mutex<Option<ListPage>>>;
+
+/// The LIST of a lookup.
+#[derive(Clone, Debug)]
+pub(super) struct Lister {
+    /// Keys to request where only the existence of a directory is in question.
+    pub(super) keys: u16,
+    /// Keys to request of a name that may be a new directory. The slot gets the listing if that is all of it.
+    pub(super) brought: u16,
+    pub(super) slot: PageSlot,
+}
+
 /// Most empty pages that the LIST of one lookup follows, before the answer counts as broken. A store may skip deleted keys, but not for
 /// ever.
 const EMPTY_PAGES_MAX: usize = 16;
@@ -52,9 +65,10 @@ pub(super) async fn ask(
     directory: &ObjectKey,
     name: &str,
     ask: Ask,
-    list_keys: u16,
+    lister: Lister,
     slot: Option<Slot>,
 ) -> Result<Remote> {
+    let list_keys = lister.keys;
     let client = &**asker.client();
     let Some(file) = path::file_key(directory, name) else {
         return Err(Error::new(ErrorKind::NameTooLong, name));
@@ -69,7 +83,7 @@ pub(super) async fn ask(
     match ask {
         Ask::Both => {
             let head = Box::pin(look(asker, &file, Cause::Cold, slot));
-            let list = Box::pin(any_below(client, below, list_keys));
+            let list = Box::pin(new_below(client, below, lister));
             match select(list, head).await {
                 Either::Left((below, head)) => match below.map_err(fail)? {
                     true => Ok(Remote::Directory),
@@ -158,10 +172,19 @@ pub(super) async fn head(client: &dyn ObjectClient, key: &ObjectKey) -> s3::Resu
     }
 }
 
+/// Whether any key begins with `prefix`, of which nothing is known. The slot gets a listing that is whole.
+async fn new_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, lister: Lister) -> s3::Result<bool> {
+    let Some(prefix) = prefix else { return Ok(false) };
+    let page = page_with(client, &prefix, lister.keys.max(lister.brought), |_| true).await?;
+    let is_there = page.is_some();
+    *lister.slot.lock() = page.filter(|page| lister.brought > 0 && page.next_token.is_none());
+    Ok(is_there)
+}
+
 /// Whether any key begins with `prefix`.
 async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_keys: u16) -> s3::Result<bool> {
     let Some(prefix) = prefix else { return Ok(false) };
-    any_key(client, &prefix, list_keys, |_| true).await
+    Ok(page_with(client, &prefix, list_keys, |_| true).await?.is_some())
 }
 
 /// Whether S3 has nothing of a directory but its marker, the object whose key equals the directory's.
@@ -171,16 +194,16 @@ pub(super) async fn is_marker_alone(
     list_keys: u16,
 ) -> s3::Result<bool> {
     let is_other = |key: &str| key != directory.as_str();
-    Ok(!any_key(client, directory, list_keys.max(2), is_other).await?)
+    Ok(page_with(client, directory, list_keys.max(2), is_other).await?.is_none())
 }
 
-/// Whether any key with this prefix is `wanted`.
-async fn any_key(
+/// The first page of the keys with this prefix that has a `wanted` one.
+async fn page_with(
     client: &dyn ObjectClient,
     prefix: &ObjectKey,
     list_keys: u16,
     wanted: impl Fn(&str) -> bool + Send,
-) -> s3::Result<bool> {
+) -> s3::Result<Option<ListPage>> {
     let mut request = ListObjects {
         prefix: prefix.as_str().to_string(),
         delimited: true,
@@ -193,9 +216,9 @@ async fn any_key(
         if page.objects.iter().any(|object| ours(object.key.as_str()))
             || page.common_prefixes.iter().any(|p| ours(p))
         {
-            return Ok(true);
+            return Ok(Some(page));
         }
-        let Some(token) = page.next_token else { return Ok(false) };
+        let Some(token) = page.next_token else { return Ok(None) };
         request.continuation_token = Some(token);
     }
     Err(s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2")

@@ -8,6 +8,7 @@ use crate::s3;
 use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
 
 mod absent;
+mod along;
 mod first;
 mod folder_marks;
 mod listing;

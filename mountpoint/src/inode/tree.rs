@@ -420,6 +420,7 @@ impl Tree {
     /// Notes that a name changed: answers to earlier requests do not count for it. Returns the event's number.
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
+        self.facts.changed_at = at;
         self.board.overtake(parent, name);
         self.observe_all(parent, at);
         let what = if removed { What::Absent } else { What::Present };

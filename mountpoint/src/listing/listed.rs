@@ -16,6 +16,8 @@ pub(crate) struct Listed {
     pub(crate) asked: u64,
     /// Whether the listing includes local entries.
     pub(crate) with_locals: bool,
+    /// Whether lookups brought it, and no program asked for it: then it answers lookups of its names, and nothing else.
+    pub(crate) for_lookups: bool,
 }
 
 impl Listed {

@@ -102,6 +102,8 @@ pub(crate) struct Page {
     pub(crate) is_last: bool,
     /// Whether the page shows every name that it covers: each entry could be read, and none is only a mark of a directory.
     pub(crate) is_complete: bool,
+    /// Whether the page came with the lookup of its directory, and answers no longer than that.
+    pub(crate) came_along: bool,
     pub(crate) batch: Arc<Batch>,
 }
 
@@ -111,8 +113,13 @@ impl Page {
     const SHORT: usize = 64;
 
     /// Whether the page is the whole directory.
-    fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.after.is_none() && self.is_last
+    }
+
+    /// The entries, as a listing has them: no batch is empty.
+    pub(crate) fn batches(&self) -> Vec<Arc<Batch>> {
+        if self.batch.len() == 0 { Vec::new() } else { vec![Arc::clone(&self.batch)] }
     }
 
     fn is_behind_start(&self, name: &str) -> bool {
@@ -185,7 +192,7 @@ impl Recent {
 
     /// Notes that a page answered a lookup. Returns whether this was the second one for a page that is the whole directory.
     pub(crate) fn hit(&mut self, name: &str, now: Instant) -> bool {
-        self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
+        self.spell.hits = Some(self.spell.hits.unwrap_or_default().saturating_add(1));
         self.spell.count(name, true, now);
         self.spell.hits == Some(2) && self.pages.iter().any(Page::is_whole)
     }
@@ -249,7 +256,13 @@ impl Recent {
         }
         let young = || self.pages.iter().filter(|page| is_young(page.batch.since, now));
         if young().any(|page| page.covers(name)) {
-            return Advice::Nothing;
+            let came_without = |page: &Page| page.came_along && page.proves_absent(name);
+            if known || !young().all(came_without) {
+                return Advice::Nothing;
+            }
+            // A short directory lacks the name: a page says so by one request, and to other lookups, too.
+            self.spell.hits = Some(0);
+            return Advice::Ask(None);
         }
         let after = match self.spell.is_in_order() {
             true => before(name),
@@ -420,7 +433,7 @@ mod tests {
     fn only_the_page_on_its_way_ends_the_wait_for_it() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let batch = Arc::new(Batch::new(EntryNo(1), 1, [now; 2], &[]));
-        let mut page = Some(Page { after: None, is_last: true, is_complete: true, batch });
+        let mut page = Some(Page { after: None, is_last: true, is_complete: true, came_along: false, batch });
         recent.asks(None, 2);
         recent.arrives(1, page.take());
         assert!(recent.awaits(2) && recent.expire(now) == 0 && recent.pages.is_empty());

@@ -9,7 +9,7 @@
 #[derive(Debug)]
 pub(crate) struct Sisters {
     credit: u8,
-    /// Whether a page of a sister answered a second lookup.
+    /// Whether a page of a sister, or of the directory above, answered a second lookup.
     proven: bool,
 }
 
@@ -32,6 +32,11 @@ impl Sisters {
         let buys = self.credit > 0 && (self.proven || is_beside);
         self.credit -= u8::from(buys);
         buys
+    }
+
+    /// Notes that the page of the directory above answered a second lookup: a program that goes through names there does so below, too.
+    pub(crate) fn paid_above(&mut self) {
+        self.proven = true;
     }
 
     /// Notes that the page of a directory below answered a second lookup.

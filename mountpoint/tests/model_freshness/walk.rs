@@ -94,7 +94,7 @@ impl World {
         let settings = Settings { clock: clock.clone(), page_max: 7, ..Settings::default() };
         let client = MemoryClient::with(settings);
         (0..STAY).for_each(|d| drop(client.insert(format!("d{d:02}/stays"), "")));
-        let config = Config { ttl, list_page: 7, ..Config::default() };
+        let config = Config { ttl, list_page: 7, brought: 3, ..Config::default() };
         let asker = Asker::of_attributes(client.arc());
         let table = InodeTable::new(asker, config, clock.clone(), Arc::new(Metrics::default()));
         let old = if ttl == Ttl::Minimal { super::super::OLD } else { Duration::from_secs(60) };

@@ -21,6 +21,11 @@ fn store() -> std::sync::Arc<Store> {
     store
 }
 
+/// Makes a folder so long that its names do not come with its first look-up.
+fn lengthen(store: &Store, folder: &str) {
+    (0..40).for_each(|n| store.plant(&format!("{folder}/further-{n}"), b"1"));
+}
+
 fn read(mount: &TestMount, i: u64) {
     let bytes = fs::read(mount.path(&format!("files/{i}"))).unwrap();
     assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes));
@@ -51,6 +56,7 @@ fn cold_files_that_are_read_one_after_another_take_one_round_trip_each() {
     for i in 0..MANY {
         // Each in a folder of its own: no listing tells of them.
         store.plant(&format!("d{i}/file"), &Pattern(i).bytes(0, LEN));
+        lengthen(&store, &format!("d{i}"));
     }
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let costs: Vec<(u64, u64, u64)> = (0..MANY)
@@ -67,6 +73,29 @@ fn cold_files_that_are_read_one_after_another_take_one_round_trip_each() {
     let mut learned = costs[MANY as usize / 2..].to_vec();
     learned.sort_unstable();
     assert_eq!(learned[learned.len() / 2], (1, 0, 1), "{costs:?}");
+}
+
+#[test]
+fn a_cold_file_of_a_short_folder_costs_no_look_up_of_its_name() {
+    const FOLDERS: u64 = 9;
+    let store = Store::new();
+    for (i, name) in (0..FOLDERS).flat_map(|i| ["file", "other", "sub/file"].map(|name| (i, name))) {
+        store.plant(&format!("d{i}/{name}"), &Pattern(i).bytes(0, LEN));
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let mut costs: Vec<_> = (0..FOLDERS)
+        .map(|i| {
+            store.requests().reset();
+            let bytes = fs::read(mount.path(&format!("d{i}/file"))).unwrap();
+            assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes));
+            let count = |name| store.requests().count(name);
+            (count("GetObject"), count("HeadObject"), count("ListObjectsV2"))
+        })
+        .collect();
+    // HEAD and LIST for the folder, or a page of all folders; then the open with the bytes. A machine that stands still for a tenth of a
+    // second asks for the name.
+    costs.sort_unstable();
+    assert!(costs[costs.len() / 2] <= (1, 1, 1), "{costs:?}");
 }
 
 #[test]
@@ -103,6 +132,7 @@ fn sixteen_names_of_a_directory_opened_at_once_share_a_page() {
     for (round, i) in (0..ROUNDS).flat_map(|round| (0..NAMES).map(move |i| (round, i))) {
         store.plant(&format!("d{round}/chunk-{i}"), &Pattern(i).bytes(0, LEN));
     }
+    (0..ROUNDS).for_each(|round| lengthen(&store, &format!("d{round}")));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let mut costs: Vec<_> = (0..ROUNDS)
         .map(|round| {
@@ -162,7 +192,10 @@ fn a_cold_table_opened_by_name_brings_its_tail_with_its_attributes() {
     const LONG: usize = 3 << 20;
     let store = Store::new();
     let table = |i: u64| Pattern(i).bytes(0, LONG);
-    (0..TABLES).for_each(|i| store.plant(&format!("dir{i}/a.parquet"), &table(i)));
+    for i in 0..TABLES {
+        store.plant(&format!("dir{i}/a.parquet"), &table(i));
+        lengthen(&store, &format!("dir{i}"));
+    }
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let costs: Vec<_> = (0..TABLES)
         .map(|i| {

@@ -104,6 +104,7 @@ impl Pass {
             let has = |name: &str| listed.find(name).is_some();
             let whole = !pages.with_locals
                 && !listed.with_locals
+                && !listed.for_lookups
                 && !tree.facts.outdate(directory, listed.asked, has);
             (holds && whole).then(|| listed.clone())
         });
@@ -278,7 +279,9 @@ impl Pages {
         let remembered = !tree.ttl.listing().is_zero() && is_whole;
         if let Some((since, asked)) = self.begun.filter(|_| remembered) {
             let batches = self.batches.iter().cloned().collect();
-            tree.remember_listing(directory, Listed { batches, since, asked, with_locals: self.with_locals });
+            let with_locals = self.with_locals;
+            let listed = Listed { batches, since, asked, with_locals, for_lookups: false };
+            tree.remember_listing(directory, listed);
         }
     }
 }

@@ -71,6 +71,7 @@ impl Tree {
             return Ok(self.or_page(parent, name, now, recall));
         }
         if let Some(recall) = self.recall_listed(parent, name, now) {
+            self.page_answered(parent, name, matches!(recall, Recall::Found(_)), now);
             return Ok(recall);
         }
         if self.facts.is_absent(parent, name, now, self.ttl.missing()) {
@@ -187,6 +188,15 @@ impl Tree {
         }
     }
 
+    /// Notes that a listing answered a lookup: it may be the page that lookups asked for.
+    fn page_answered(&mut self, parent: InodeNo, name: &str, is_found: bool, now: Instant) {
+        let Some(recent) = self.recent_mut(parent).filter(|recent| recent.has_young(now)) else { return };
+        let paid = if is_found { recent.hit(name, now) } else { recent.hit_absent(name, now) };
+        if paid {
+            self.page_paid(parent);
+        }
+    }
+
     /// The answer of the directory's remembered listing.
     fn recall_listed(&mut self, parent: InodeNo, name: &str, now: Instant) -> Option<Recall> {
         let (_, directory) = self.directory(parent).ok()?;
@@ -199,6 +209,8 @@ impl Tree {
             return None;
         }
         match listed.find(name) {
+            // Only an answer about the object itself tells whether the object was restored.
+            Some((batch, index)) if listed.for_lookups && batch.is_archived(index) => None,
             Some((batch, index)) => {
                 let (ino, asked, since) = (batch.ino(index).into(), batch.asked, batch.arrived);
                 let until = batch.said(self.ttl).until;
@@ -217,7 +229,7 @@ impl Tree {
                 }
                 Some(Recall::Found(ino))
             }
-            None if left(self.ttl.missing(), listed.since, now).is_zero() => None,
+            None if listed.for_lookups || left(self.ttl.missing(), listed.since, now).is_zero() => None,
             None => Some(Recall::Missing),
         }
     }

@@ -19,6 +19,9 @@ impl Tree {
         if let Some(sisters) = self.above(ino).and_then(|parent| self.sisters_below(parent)) {
             sisters.paid();
         }
+        if let Some(sisters) = self.sisters_below(ino) {
+            sisters.paid_above();
+        }
     }
 
     /// The directory that has this one and its sisters.

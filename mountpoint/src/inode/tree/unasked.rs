@@ -12,6 +12,7 @@ use super::Tree;
 use crate::inode::InodeNo;
 use crate::inode::state::{Bare, Directory};
 use crate::listing::expiry::left;
+use crate::listing::listed::Listed;
 
 impl Tree {
     /// Most directories made here that lack names without a question. Beyond it the oldest is asked about as others are. Doubling it
@@ -61,7 +62,9 @@ impl Tree {
         let answered = self.facts.absent_at(parent, name);
         let listed = self.directory(parent).ok().and_then(|(_, directory)| directory.listed.as_ref());
         let lacks = |asked| self.facts.since(parent, name, asked).is_none();
-        let listed = listed.filter(|listed| lacks(listed.asked) && listed.find(name).is_none());
+        let lacks =
+            |listed: &&Listed| !listed.for_lookups && lacks(listed.asked) && listed.find(name).is_none();
+        let listed = listed.filter(lacks);
         let listed = listed.map(|listed| listed.since);
         answered.max(listed).max(self.lacked_since(parent, name, now))
     }
