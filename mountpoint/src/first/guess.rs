@@ -10,11 +10,13 @@ pub enum Cause {
     /// A lookup of an unknown name, perhaps before a stat, perhaps before an open. The size is unknown, too. The request is for the tail
     /// if such files are read from there, otherwise the same as for `Lookup`.
     Cold,
+    /// An open of a file whose tail the kernel has, so that the program reads something else.
+    Next,
 }
 
 impl Cause {
     /// Number of causes.
-    pub(super) const COUNT: usize = 3;
+    pub(super) const COUNT: usize = 4;
 }
 
 /// The score of one cause.
@@ -36,7 +38,7 @@ impl Guess {
     pub(super) fn new(cause: Cause) -> Self {
         match cause {
             Cause::Lookup => Self { score: 0 },
-            Cause::Open | Cause::Cold => Self { score: Self::MOST },
+            Cause::Open | Cause::Cold | Cause::Next => Self { score: Self::MOST },
         }
     }
 

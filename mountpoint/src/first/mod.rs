@@ -1,6 +1,7 @@
 //! First bytes: the head of a file, or the tail if its ending is known for reads from there, or all of a file of up to 1 MiB unless its
 //! ending is known for other reads, in one request with the file's attributes where that probably saves a round trip. For a new name, whose size is
-//! unknown, a suffix range brings the tail in place of the HEAD.
+//! unknown, a suffix range brings the tail in place of the HEAD. Where the kernel has the tail, an open brings the bytes that were read
+//! next of the files before (`next.rs`).
 //!
 //! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
 //! first bytes of that version. The use of each `First` decides about later requests: a read that used it makes them more likely, and a
@@ -8,6 +9,7 @@
 
 mod endings;
 mod guess;
+mod next;
 mod recent;
 mod whole;
 
@@ -25,6 +27,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use endings::{Began, Endings};
 use guess::Guess;
+use next::Nexts;
 use recent::Recent;
 use whole::Wholes;
 
@@ -117,6 +120,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Tails {
     endings: Endings,
+    nexts: Nexts,
     recent: Recent,
     wholes: Wholes,
 }
@@ -143,7 +147,7 @@ impl Asker {
         cache: Option<Arc<dyn BlockCache>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let guesses = Mutex::new([Cause::Lookup, Cause::Open, Cause::Cold].map(Guess::new));
+        let guesses = Mutex::new([Cause::Lookup, Cause::Open, Cause::Cold, Cause::Next].map(Guess::new));
         let (tails, out) = (Mutex::default(), AtomicUsize::new(0));
         let unread = AtomicUsize::new(0);
         Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out, unread }))
@@ -162,7 +166,7 @@ impl Asker {
         cause: Cause,
         known: Option<&Known>,
     ) -> s3::Result<(ObjectMeta, First)> {
-        let (tail, is_whole, is_with_kernel) = {
+        let (tail, is_whole, is_with_kernel, next) = {
             let tails = self.0.tails.lock();
             let tail = tails.endings.tail(key.as_str());
             let is_whole = tail.is_none() && tails.wholes.is_likely(key.as_str());
@@ -170,7 +174,9 @@ impl Asker {
                 Some(known) => tails.recent.has(&known.id, known.size),
                 None => tails.recent.has_key(key),
             };
-            (tail, is_whole, tail.is_some() && is_with_kernel())
+            let is_with_kernel = tail.is_some() && is_with_kernel();
+            let next = known.filter(|_| is_with_kernel).and_then(|_| tails.nexts.likely(key.as_str()));
+            (tail, is_whole, is_with_kernel, next)
         };
         let cause = match cause {
             Cause::Cold if tail.is_none() || is_with_kernel => Cause::Lookup,
@@ -181,15 +187,30 @@ impl Asker {
             true => 0..known.size,
             false => part(known.size, tail, self.unit()),
         });
+        let is_next = is_with_kernel && wanted.as_ref().is_some_and(|wanted| wanted.start > 0);
+        let next = known.zip(next).and_then(|(known, next)| self.wants_next(known, next));
+        let (cause, wanted) = match next.filter(|_| is_next) {
+            Some(next) => (Cause::Next, Some(next)),
+            None => (cause, wanted),
+        };
         if let (Some(known), Some(wanted)) = (known, &wanted)
-            && (is_with_kernel && wanted.start > 0 || self.is_cached(known, wanted))
+            && cause != Cause::Next
+            && (is_next || self.is_cached(known, wanted))
         {
             // Without a guess there is nothing to learn.
             let meta = self.0.client.head_object(key).await?;
             let id = ObjectId::of(key.clone(), &meta);
             let (size, shared) = (meta.size, Arc::clone(&self.0));
-            let first =
-                First { shared, id, size, part: wanted.clone(), came: false, bytes: None, ticket: None };
+            let first = First {
+                shared,
+                id,
+                size,
+                part: wanted.clone(),
+                is_next,
+                came: false,
+                bytes: None,
+                ticket: None,
+            };
             return Ok((meta, first));
         }
         // Without a size, the beginning of the tail is unknown. Only for a new name a suffix range pays: otherwise the read requests the
@@ -220,7 +241,15 @@ impl Asker {
             true => part(size, tail, self.unit()),
             false => wanted.start.min(size)..wanted.end.min(size),
         };
-        Ok((meta, First { shared, id, size, part, came, bytes, ticket: Some(ticket) }))
+        Ok((meta, First { shared, id, size, part, is_next, came, bytes, ticket: Some(ticket) }))
+    }
+
+    /// The bytes to request in place of a tail that the kernel has: those that were read next of files before this one, in whole units.
+    fn wants_next(&self, known: &Known, next: Range<u64>) -> Option<Range<u64>> {
+        let unit = self.unit();
+        let wanted = next.start / unit * unit..next.end.next_multiple_of(unit).min(known.size);
+        let fits = next.end <= known.size && wanted.end - wanted.start <= LEN as u64;
+        (fits && !self.is_cached(known, &wanted)).then_some(wanted)
     }
 
     /// The unit of a tail's beginning: the cache keeps whole sectors, and the kernel requests whole pages.
@@ -273,6 +302,8 @@ pub struct First {
     size: u64,
     /// The part of the object that the guess is about, whether bytes came or not.
     part: Range<u64>,
+    /// Whether the kernel has the tail, so that the first read is the one after that.
+    is_next: bool,
     /// The bytes, and the offset of the first one. They cover at least the part.
     bytes: Option<(u64, Block)>,
     /// Whether the answer had bytes.
@@ -299,7 +330,11 @@ impl First {
     /// Notes the range of the file's first read that needed the store. Teaches where reads of such names begin, and whether the bytes
     /// were right.
     pub fn began(self, range: &Range<u64>) {
-        let is_of_all = is_of_all(self.size, range).filter(|_| self.ticket.is_some());
+        if self.is_next {
+            self.shared.tails.lock().nexts.began(self.id.key.as_str(), range);
+        }
+        let teaches = self.ticket.is_some() && !self.is_next;
+        let is_of_all = is_of_all(self.size, range).filter(|_| teaches);
         if let Some(is_of_all) = is_of_all {
             self.shared.tails.lock().wholes.began(self.id.key.as_str(), is_of_all);
         }
@@ -309,7 +344,7 @@ impl First {
                 tails.recent.was_read(&self.id, self.size);
             }
             // Only a result of a request teaches: a second open of a table reads its columns, because the kernel has the tail.
-            if self.ticket.is_some() {
+            if teaches {
                 tails.endings.began(self.id.key.as_str(), began);
             }
         }

@@ -99,6 +99,36 @@ fn a_cold_file_of_a_short_folder_costs_no_look_up_of_its_name() {
 }
 
 #[test]
+fn a_second_open_of_tables_of_one_make_brings_the_column() {
+    use std::os::unix::fs::FileExt as _;
+    const TABLES: u64 = 12;
+    const LONG: usize = 3 << 20;
+    let store = Store::new();
+    let table = |i: u64| Pattern(i).bytes(0, LONG);
+    (0..TABLES).for_each(|i| store.plant(&format!("tables/{i:02}.parquet"), &table(i)));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let mut costs: Vec<_> = (0..TABLES)
+        .map(|i| {
+            // A listing of this moment names the table.
+            assert_eq!(fs::read_dir(mount.path("tables")).unwrap().count() as u64, TABLES);
+            store.requests().reset();
+            let read = |at: usize, len: usize| {
+                let file = File::open(mount.path(&format!("tables/{i:02}.parquet"))).unwrap();
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, at as u64).unwrap();
+                assert!(bytes == table(i)[at..at + len], "{i}");
+                file
+            };
+            let _footer = read(LONG - 16_384, 16_384);
+            let _column = read(1_000_000, 32_843);
+            (store.requests().count("HeadObject"), store.requests().count("GetObject"))
+        })
+        .collect();
+    costs.sort_unstable();
+    assert_eq!(costs[costs.len() / 2], (0, 2), "{costs:?}");
+}
+
+#[test]
 fn tables_of_a_listing_read_from_their_footers_take_one_request_each() {
     use std::io::{Read as _, Seek as _, SeekFrom};
     const TABLES: u64 = 20;

@@ -138,6 +138,35 @@ async fn a_table_of_which_the_kernel_has_the_tail_is_asked_for_by_head() {
 }
 
 #[tokio::test]
+async fn a_second_open_of_tables_of_one_make_brings_their_column() {
+    let pool = pool();
+    let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
+    // Two tables teach. The program of the fifth one reads another column.
+    let (one, other) = (131_072..167_936, 40_960..45_056);
+    for (i, by_get) in [false, false, true, true, true, false, false, true].into_iter().enumerate() {
+        let name = format!("{i}.parquet");
+        bench.client.insert(&name, (0..300_000).map(|at: usize| (at % 251) as u8).collect::<Vec<_>>());
+        let found = bench.lookup(ROOT, &name).await.unwrap();
+        let (_, first) = bench.open_first(found.ino).await.unwrap();
+        first.unwrap().began(&(299_008..300_000));
+        bench.client.reset_log();
+        // The first handle is still open: the second open asks whether the store has the same version.
+        let (_, first) = bench.open_first(found.ino).await.unwrap();
+        let mut first = first.unwrap();
+        assert_eq!(bench.gets_heads_lists(), (by_get.into(), (!by_get).into(), 0), "{i}");
+        if let Some((start, bytes)) = first.take_bytes() {
+            assert_eq!((first.part(), start), (one.clone(), one.start), "{i}");
+            assert!(
+                bytes.iter().enumerate().all(|(at, byte)| *byte == ((one.start as usize + at) % 251) as u8)
+            );
+        }
+        first.began(if i == 4 { &other } else { &one });
+        bench.table.close_read(found.ino);
+        bench.table.close_read(found.ino);
+    }
+}
+
+#[tokio::test]
 async fn five_cold_tables_that_are_not_read_end_the_guess() {
     let pool = pool();
     let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
