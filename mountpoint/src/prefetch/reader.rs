@@ -94,7 +94,7 @@ impl Reader {
         *object.last_read.lock() = object.shared.clock.now();
         object.shared.read.ring();
         let limit = object.shared.window_limit();
-        let (plan, first) = {
+        let (mut plan, first) = {
             let mut progress = self.progress.lock();
             let plan = progress.window.on_read(&range, object.shared.pool.pressure(), limit);
             (plan, progress.first.take())
@@ -112,10 +112,11 @@ impl Reader {
         let (taken, is_beside) = {
             let mut pieces = object.pieces.lock();
             pieces.reads(self.no, plan.reads_up_to(range.end));
-            (pieces.take(self.no, &range), plan.jumped && pieces.is_awaited_by(self.no))
+            (pieces.take(self.no, &range), plan.begins && pieces.is_awaited_by(self.no))
         };
-        if is_beside {
-            self.progress.lock().window.began_beside_another();
+        if plan.begins {
+            let pressure = object.shared.pool.pressure();
+            plan.stride.extend(self.progress.lock().window.began(&range, is_beside, pressure));
         }
         if let Some(bytes) = taken {
             metrics.fuse_reads_ready.inc();

@@ -6,6 +6,7 @@ mod copies;
 #[cfg(feature = "shuttle")]
 mod model;
 mod tails;
+mod together;
 mod wholes;
 mod wrong;
 

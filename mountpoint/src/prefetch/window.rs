@@ -10,9 +10,11 @@
 //! A short first read of the object's last bytes gets the whole tail. Two more patterns differ from random reads. A copy out of a mapped
 //! file (`memcpy` in the C library) touches its last bytes first, or its first bytes if it goes downwards: two random reads, then a read
 //! beside either. All bytes between them are fetched, and none beyond; before the third read if the ends lie as far apart as those of the
-//! handle's last copy. Reads of one length at one distance are a *stride*, and the next of them are fetched.
+//! handle's last copy. Reads of one length at one distance are a *stride*, and the next of them are fetched. Several random reads of a
+//! MiB at once are *parts* of longer reads, and what follows them is fetched.
 
 mod lengths;
+mod parts;
 mod run;
 mod stride;
 
@@ -23,6 +25,7 @@ use super::fetch::KEPT;
 use crate::buffer::{BLOCK, Pressure};
 use crate::first::TRAILER;
 use lengths::Lengths;
+use parts::Parts;
 use run::{Direction, PAGE, Run, Step, Terms, request};
 use stride::Stride;
 
@@ -71,6 +74,8 @@ pub struct Plan {
     pub descending: bool,
     /// A region that a run left behind: no read will ask for pieces that end in it.
     pub forget: Range<u64>,
+    /// Whether the read may begin a run; see [`Window::began`].
+    pub begins: bool,
     /// Whether the read continues none of the earlier reads.
     pub jumped: bool,
 }
@@ -116,6 +121,7 @@ pub struct Window {
     reads: u64,
     lengths: Lengths,
     stride: Stride,
+    parts: Parts,
     copies: Copies,
 }
 
@@ -144,6 +150,7 @@ impl Window {
             reads: 0,
             lengths: Lengths::default(),
             stride: Stride::default(),
+            parts: Parts::default(),
             copies: Copies::default(),
         }
     }
@@ -152,6 +159,7 @@ impl Window {
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
         let disproved = self.disproved(range);
+        self.parts.on_read(range);
         let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
         let is_trailer = self.reads == 1
             && range.end == self.size
@@ -191,6 +199,7 @@ impl Window {
                 keep: range.start == 0 || begun < range.start,
                 descending: false,
                 forget,
+                begins: !is_late,
                 jumped: self.reads > 1 && !is_late,
             };
         };
@@ -242,16 +251,18 @@ impl Window {
             keep: true,
             descending,
             forget,
+            begins: false,
             jumped: false,
         }
     }
 
-    /// Notes that another read of the handle waited when the latest jump came: several threads read, and none of these reads ends a copy.
-    pub fn began_beside_another(&mut self) {
-        // A later read that continues a run has begun none.
-        if let Some(run) = self.runs.last_mut() {
+    /// Notes whether another read of the handle waited when this read began a run: then several threads read, and none of these reads ends
+    /// a copy. Returns further ranges to fetch.
+    pub fn began(&mut self, range: &Range<u64>, is_beside: bool, pressure: Pressure) -> Vec<Range<u64>> {
+        if is_beside && let Some(run) = self.runs.iter_mut().rev().find(|run| run.was_read() == *range) {
             run.is_begun_alone = false;
         }
+        if pressure == Pressure::Low { self.parts.began(range, is_beside, self.size) } else { Vec::new() }
     }
 
     /// Notes that the planned range from `offset` on was dropped for want of memory, so that it is planned again.
