@@ -20,6 +20,10 @@ pub(super) type ReaderNo = u64;
 /// much more memory for readers that are further apart.
 const BEHIND_MAX: u64 = 16 << 20;
 
+/// The distance ahead of another handle at which a read still counts as the next one of both: a read of the kernel's read-ahead. Doubling
+/// it takes more reads of other places for those of programs that map one file.
+const NEXT_MAX: u64 = 1 << 20;
+
 #[derive(Debug)]
 enum State {
     OnItsWay(FetchNo),
@@ -104,6 +108,12 @@ impl Pieces {
         if let Some((_, front)) = self.readers.iter_mut().find(|(no, _)| *no == reader) {
             *front = up_to;
         }
+    }
+
+    /// The furthest offset that another handle in sequence has reached, if this handle's read begins there or a little ahead.
+    pub(super) fn reached_by_others(&self, but: ReaderNo, start: u64) -> Option<u64> {
+        let others = self.readers.iter().filter(|(no, _)| *no != but).filter_map(|(_, front)| *front);
+        others.filter(|front| *front > 0 && (*front..=front + NEXT_MAX).contains(&start)).max()
     }
 
     /// Removes a handle, and the pieces that only it was going to read.

@@ -94,8 +94,13 @@ impl Reader {
         *object.last_read.lock() = object.shared.clock.now();
         object.shared.read.ring();
         let limit = object.shared.window_limit();
+        let is_shared = object.readers.load(Relaxed) > 1;
+        let others = is_shared.then(|| object.pieces.lock().reached_by_others(self.no, offset)).flatten();
         let (mut plan, first) = {
             let mut progress = self.progress.lock();
+            if let Some(front) = others {
+                progress.window.others_reached(front);
+            }
             let plan = progress.window.on_read(&range, object.shared.pool.pressure(), limit);
             (plan, progress.first.take())
         };

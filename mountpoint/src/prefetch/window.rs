@@ -26,7 +26,7 @@ use crate::buffer::{BLOCK, Pressure};
 use crate::first::TRAILER;
 use lengths::Lengths;
 use parts::Parts;
-use run::{Direction, PAGE, Run, Step, Terms, request};
+use run::{Direction, PAGE, Run, SLACK, Step, Terms, request};
 use stride::Stride;
 
 /// The sizes a window works with, in bytes.
@@ -253,6 +253,21 @@ impl Window {
             forget,
             begins: false,
             jumped: false,
+        }
+    }
+
+    /// Notes that another handle has read up to `front`, where this handle reads now. Handles that map one file share the kernel's pages,
+    /// so that each asks for some of the reads of all: the run goes on there.
+    pub fn others_reached(&mut self, front: u64) {
+        let is_up = |run: &&mut Run| run.direction == Direction::Up && !run.is_lone();
+        let Some(run) = self.runs.iter_mut().filter(is_up).max_by_key(|run| run.last_used) else {
+            if self.runs.is_empty() {
+                self.runs.push(Run::behind_others(front, self.config.first));
+            }
+            return;
+        };
+        if run.front + SLACK < front && run.front + self.config.max >= front {
+            run.goes_on_from(front);
         }
     }
 

@@ -127,6 +127,21 @@ impl Run {
         }
     }
 
+    /// A run that goes on where another handle is, with this window.
+    pub(super) fn behind_others(front: u64, window: u64) -> Self {
+        Self { window, ..Self::new(&(front..front), u64::MAX, 0) }
+    }
+
+    /// Goes on from an offset ahead of the front: the bytes between are here already.
+    pub(super) fn goes_on_from(&mut self, front: u64) {
+        self.progress += front - self.front;
+        self.front = front;
+        self.planned_to = self.planned_to.max(front);
+        self.held.end = self.held.end.max(front);
+        self.bound = self.bound.filter(|bound| *bound > front);
+        self.far = None;
+    }
+
     /// The distance from the run's start to its front.
     pub(super) fn length(&self) -> u64 {
         self.front.saturating_sub(self.begun)

@@ -4,6 +4,7 @@ use super::run::{LATE, SLACK};
 use super::*;
 use proptest::prelude::*;
 
+mod expected;
 mod tables;
 
 const MIB: u64 = 1 << 20;
