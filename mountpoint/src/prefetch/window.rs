@@ -206,7 +206,7 @@ impl Window {
         let at = self.merged(at, range);
         let last = self.other_end(at, range);
         let is_table = last.is_none() && self.may_be_table(at);
-        let left_before = self.left_before(at);
+        let (left_before, expected) = (self.left_before(at), self.expected(at));
         let run = &mut self.runs[at];
         if let Some(last) = last.as_ref().filter(|_| run.is_lone()) {
             self.copies.begun = Some(run.distance_to(last));
@@ -228,6 +228,7 @@ impl Window {
             limit,
             lengths,
             left_before,
+            expected,
             proven: copies.proven,
             is_table,
         };
@@ -387,6 +388,13 @@ impl Window {
         let run = &self.runs[at];
         let left = self.runs.iter().filter(|other| other.was_left_before(run));
         left.map(Run::length).filter(|length| *length >= self.config.part).max()
+    }
+
+    /// The length of the run that was left last before this one began: a program that copied so much at once probably does so again.
+    fn expected(&self, at: usize) -> u64 {
+        let run = &self.runs[at];
+        let left = self.runs.iter().filter(|other| other.was_left_before(run));
+        left.max_by_key(|other| other.last_used).map_or(0, Run::length)
     }
 
     /// Adds a range to a run that has reached it, if a random read has read the range before.

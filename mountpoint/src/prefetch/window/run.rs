@@ -52,6 +52,8 @@ pub(super) struct Terms<'a> {
     pub(super) lengths: &'a Lengths,
     /// The length of the longest run that was left before this one began.
     pub(super) left_before: Option<u64>,
+    /// The length of the run that was left last before this one began.
+    pub(super) expected: u64,
     /// Whether the handle has made a copy whose end was predicted.
     pub(super) proven: bool,
     /// Whether the run's two reads may be the footer of a table and the contents before it.
@@ -349,7 +351,7 @@ impl Run {
     }
 
     fn plan(&mut self, terms: Terms<'_>) -> Range<u64> {
-        let Terms { size, config, pressure, limit, lengths, left_before, proven, .. } = terms;
+        let Terms { size, config, pressure, limit, lengths, left_before, expected, proven, .. } = terms;
         let end_of_object = match self.direction {
             Direction::Up => size,
             Direction::Down { top } => top,
@@ -362,6 +364,11 @@ impl Run {
         // At least two parts: one on its way while the other is read.
         let limit = limit.clamp(config.part * 2, config.max.max(config.part * 2));
         self.window = grown.clamp(config.first.min(config.part), limit);
+        if pressure == Pressure::Low {
+            // As long as the run before, all at once: the next run that is shorter ends that.
+            let rest = expected.saturating_sub(self.length()).min(config.max / UNPROVEN);
+            self.window = self.window.max(rest.min(limit));
+        }
         let last = match self.bound {
             Some(bound) => {
                 // The program will read all of the copy: the window need not grow step by step.

@@ -1,6 +1,42 @@
-//! What other reads tell of a run: those of another handle at the same place.
+//! What other reads tell of a run: the run before it, and another handle that reads at the same place.
 
 use super::*;
+
+const STEP: usize = MIB as usize;
+
+#[test]
+fn a_run_like_the_one_before_is_fetched_at_its_second_read() {
+    const LONG: u64 = 16 * MIB;
+    let mut window = window(8 << 30);
+    for (n, from) in [100, 1000, 3000, 2000].map(|at| at * MIB).into_iter().enumerate() {
+        let mut asked = 0;
+        for at in (from..from + LONG).step_by(STEP) {
+            asked = asked.max(window.on_read(&(at..at + MIB), Pressure::Low, 64 * MIB).ahead.end);
+            if at == from + MIB {
+                assert_eq!(asked >= from + LONG, n > 0, "{n}: {}", asked.saturating_sub(from) / MIB);
+            }
+        }
+        assert!(n == 0 || asked <= from + LONG + 2 * MIB, "{n}");
+    }
+    // A shorter run ends that for the next.
+    for (at, most) in [(5000 * MIB, LONG + 2 * MIB), (6000 * MIB, 4 * MIB)] {
+        for at in [at, at + MIB] {
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, 64 * MIB);
+            assert!(plan.ahead.end <= at + most, "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_like_the_one_before_waits_while_memory_is_short() {
+    let mut window = window(8 << 30);
+    for from in [100 * MIB, 1000 * MIB] {
+        for at in (from..from + 16 * MIB).step_by(STEP) {
+            let plan = window.on_read(&(at..at + MIB), Pressure::High, 64 * MIB);
+            assert!(plan.ahead.end <= at + 9 * MIB, "{plan:?}");
+        }
+    }
+}
 
 #[test]
 fn a_handle_goes_on_where_another_one_is() {
