@@ -119,6 +119,7 @@ impl Operations for NullFs {
             keep_cache: false,
             direct: flags.direct,
             passthrough: None,
+            closes_unseen: false,
         }));
     }
 

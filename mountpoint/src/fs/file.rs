@@ -43,6 +43,8 @@ pub struct Opened {
     pub direct: bool,
     /// The number of a file that the kernel reads itself; with `direct`, only through mappings.
     pub passthrough: Option<u32>,
+    /// Whether a close of a descriptor means nothing to the engine: then the kernel sends no FLUSH.
+    pub closes_unseen: bool,
 }
 
 /// An open for reading whose mode (engine or kernel) is not decided yet.
@@ -133,12 +135,13 @@ impl FileSystem {
     ) -> Result<(Entry, Opened)> {
         let flags = OpenFlags { write: true, ..flags };
         match self.open(entry.attr.ino, flags, pid).await {
-            // A file in the stage has attributes that hold, which spares the kernel a question before the first write.
-            Ok(opened) if self.full.is_some() => {
+            Ok(opened) => {
+                let Some(full) = &self.full else { return Ok((entry, opened)) };
+                // A file in the stage has attributes that hold, which spares the kernel a question before the first write.
                 let attr = self.try_getattr(entry.attr.ino).and_then(Result::ok).unwrap_or(entry.attr);
-                Ok((Entry { attr, ..entry }, opened))
+                let closes_unseen = full.needs_no_flush(&opened);
+                Ok((Entry { attr, ..entry }, Opened { closes_unseen, ..opened }))
             }
-            Ok(opened) => Ok((entry, opened)),
             Err(error) => {
                 self.inodes.remove_new(entry.attr.ino);
                 self.forget(entry.attr.ino, 1);
@@ -315,7 +318,13 @@ impl FileSystem {
                 self.files.insert(no, handle);
                 // Past the page cache: no program reads a file that is being written, and its pages would cost the writer more than all
                 // other work.
-                Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true, passthrough: None })
+                Attempt::Opened(Opened {
+                    handle: no,
+                    keep_cache: false,
+                    direct: true,
+                    passthrough: None,
+                    closes_unseen: false,
+                })
             }
             OpenWrite::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
             OpenWrite::HasReaders => Attempt::HasReaders,
@@ -364,7 +373,7 @@ impl FileSystem {
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
         let keep_cache = keep_cache && passthrough.is_none();
-        Ok(Opened { handle, keep_cache, direct, passthrough })
+        Ok(Opened { handle, keep_cache, direct, passthrough, closes_unseen: false })
     }
 
     /// Reads at most `len` bytes, and calls `done` with them: now, or later on another thread.

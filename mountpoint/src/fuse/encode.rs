@@ -12,6 +12,7 @@ const LINK: u32 = 0o120_000;
 /// `FOPEN_*`.
 const OPEN_DIRECT: u32 = 1;
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+const OPEN_NO_FLUSH: u32 = 1 << 5;
 const OPEN_PASSTHROUGH: u32 = 1 << 7;
 
 fn kind(of: Kind) -> u32 {
@@ -83,6 +84,7 @@ pub(super) fn open(opened: &Opened) -> [u8; 16] {
     let mut flags = 0;
     flags |= if opened.direct { OPEN_DIRECT } else { 0 };
     flags |= if opened.keep_cache { OPEN_KEEP_CACHE } else { 0 };
+    flags |= if opened.closes_unseen { OPEN_NO_FLUSH } else { 0 };
     flags |= if opened.passthrough.is_some() { OPEN_PASSTHROUGH } else { 0 };
     let mut out = open_out(opened.handle.0, flags);
     out[12..].copy_from_slice(&opened.passthrough.unwrap_or_default().to_ne_bytes());
@@ -229,11 +231,13 @@ mod tests {
     #[test]
     fn structures_have_the_sizes_of_the_kernel_s_header() {
         let e = an_entry();
-        let opened = Opened { handle: HandleNo(3), keep_cache: true, direct: false, passthrough: None };
+        let (keep_cache, closes_unseen) = (true, true);
+        let opened =
+            Opened { handle: HandleNo(3), keep_cache, direct: false, passthrough: None, closes_unseen };
         assert_eq!(entry(&e).len(), ENTRY_OUT);
         assert_eq!(attributes(&e.attr).len(), 104);
         assert_eq!(create(&e, &opened).len(), 144);
-        assert_eq!(open(&opened)[..12], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(open(&opened)[..12], [3, 0, 0, 0, 0, 0, 0, 0, 2 | 32, 0, 0, 0]);
         assert_eq!(statfs(&StatFs { blocks: 1, block_size: 2, files: 3, name_max: 4 }).len(), 80);
     }
 

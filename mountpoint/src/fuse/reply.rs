@@ -34,6 +34,7 @@ pub(super) fn fopen_flags(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, opened.closes_unseen);
     flags
 }
 

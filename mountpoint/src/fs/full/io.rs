@@ -72,7 +72,7 @@ impl FileSystem {
         // Through the page cache, which all handles share: shared mappings need that. Where the kernel has the file, writes that must be
         // durable on return still come here.
         let direct = passthrough.is_some() && (flags.sync || flags.direct);
-        Ok(Opened { handle: no, keep_cache, direct, passthrough })
+        Ok(Opened { handle: no, keep_cache, direct, passthrough, closes_unseen: false })
     }
 
     /// The staged file of an inode, for a program that opens it: waits while an unlink or a rename changes the file's name. The caller ends

@@ -31,7 +31,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::pause::Pauses;
-use super::{Error, FileSystem, Result};
+use super::{Error, FileSystem, Opened, Result};
 use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, KeptFiles, Staged, Turn};
 use crate::sync::{Arc, Mutex};
@@ -91,6 +91,13 @@ impl Full {
     /// Whether files are sent behind their last close.
     fn is_deferred(&self) -> bool {
         self.area.commit().is_deferred()
+    }
+
+    /// Whether the kernel may close a new file without a FLUSH: with `--commit fsync` and `disk`, close waits for nothing, and RELEASE queues the
+    /// file. A FLUSH would only repeat an error of the file, which its next write or fsync reports too. A lent file needs it: the engine looks
+    /// then at what the kernel wrote.
+    pub(super) fn needs_no_flush(&self, made: &Opened) -> bool {
+        self.is_deferred() && made.passthrough.is_none()
     }
 
     /// Whether a write can be durable on return.

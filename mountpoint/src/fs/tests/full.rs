@@ -111,6 +111,28 @@ async fn attributes_of_a_file_made_here_hold_from_the_answer_to_create() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_file_is_closed_without_a_word_where_close_waits_for_nothing() {
+    let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+    for (commit, is_unseen) in [(Commit::Close, false), (Commit::Fsync, true), (Commit::Disk, true)] {
+        let name = format!("{commit:?}");
+        let fs = promising(commit, &client, &dir.path().join(&name), Clock::machine());
+        let me = std::process::id();
+        let made = fs.create(ROOT, OsStr::new(&name), OpenFlags::default(), Maker::default(), me);
+        let (entry, made) = made.await.unwrap();
+        assert_eq!(made.closes_unseen, is_unseen, "{name}");
+        let again = OpenFlags { write: true, ..OpenFlags::default() };
+        let again = fs.open(entry.attr.ino, again, me).await.unwrap();
+        assert!(!again.closes_unseen, "another client's version may be an error of its close");
+        fs.write(made.handle, 0, b"content", 0, |written| written.unwrap());
+        for handle in [made.handle, again.handle] {
+            let released = fs.release(handle).unwrap().expect("it is in the stage");
+            fs.finish_released(handle, released).await;
+        }
+        assert_eq!(fs.stage().unwrap().pending, u64::from(is_unseen), "its release queued it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rename_does_not_mix_an_open_file_with_another_clients_version() {
     for (old, new, theirs) in [
         ("old", "new", None),
