@@ -40,8 +40,10 @@ pub(super) struct Folder {
     limit: u64,
     used: AtomicU64,
     log: Mutex<Log>,
-    /// Number of durable records. Locked by the thread that syncs the log.
-    durable: Mutex<u64>,
+    /// Number of durable records.
+    durable: AtomicU64,
+    /// Locked by the thread that syncs the log.
+    syncing: Mutex<()>,
     /// Files without use that an earlier state of the log still names: they are deleted after the log becomes durable.
     leaving: Mutex<Vec<u64>>,
     kept: Tally,
@@ -154,8 +156,8 @@ impl Folder {
         let (made, durable, has_failed, syncing) = Default::default();
         let names = Names { dir: names, disk: disk.clone(), made, durable, has_failed, syncing };
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
-        let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
-        let (used, leaving) = (AtomicU64::new(0), Mutex::default());
+        let (durable, log) = (AtomicU64::new(log.written), Mutex::new(log));
+        let (used, leaving, syncing) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
         let kept_files = Tally::new(dir, limit).with_context(|| format!("reading {shown}/kept"))?;
         let (dir, clones, tells_writers) = (dir.to_owned(), trial::can_clone(dir), trial::tells_writers(dir));
         let folder = Self {
@@ -167,6 +169,7 @@ impl Folder {
             used,
             log,
             durable,
+            syncing,
             leaving,
             kept: kept_files,
             names,
@@ -330,12 +333,22 @@ impl Folder {
         Ok(())
     }
 
+    /// Number of records written so far.
+    pub(super) fn records(&self) -> u64 {
+        self.log.lock().written
+    }
+
+    /// Whether the first `records` records are durable.
+    pub(super) fn is_durable(&self, records: u64) -> bool {
+        self.durable.load(Relaxed) >= records
+    }
+
     /// Makes all earlier records durable. For a thread that may wait for the disk.
     pub(super) fn sync_log(&self) -> io::Result<()> {
-        let wanted = self.log.lock().written;
-        let mut durable = self.durable.lock();
+        let wanted = self.records();
+        let _one_at_a_time = self.syncing.lock();
         // The thread before this one may have synced for both.
-        if *durable >= wanted {
+        if self.is_durable(wanted) {
             return Ok(());
         }
         let (file, written) = {
@@ -350,7 +363,7 @@ impl Folder {
             self.log.lock().is_broken = true;
             return Err(error);
         }
-        *durable = written;
+        self.durable.store(written, Relaxed);
         Ok(())
     }
 
@@ -368,7 +381,9 @@ impl Folder {
     /// [`Folder::sweep`].
     pub(super) fn remove(&self, file: u64, was_synced: bool) -> io::Result<()> {
         if was_synced {
-            let noted = self.append(&[Record::Gone { file }]);
+            // The record of a send that stored the file says it already.
+            let is_noted = self.log.lock().files.is_gone(file);
+            let noted = if is_noted { Ok(()) } else { self.append(&[Record::Gone { file }]) };
             // The file goes even if the log takes no record: on a full disk, this deletion makes room.
             self.leaving.lock().push(file);
             return noted;
@@ -407,8 +422,8 @@ impl Folder {
 
     /// Notes that a file is no longer in `files/`.
     fn is_away(&self, file: u64) -> io::Result<()> {
-        let is_known = self.log.lock().files.remove(file).is_some();
-        if is_known {
+        let named = self.log.lock().files.remove(file).flatten();
+        if named.is_some() {
             self.append(&[Record::Gone { file }])?;
             self.log.lock().files.remove(file);
         }
@@ -418,8 +433,7 @@ impl Folder {
     /// Number of records that a loss of power would destroy.
     #[cfg(test)]
     pub(super) fn undurable(&self) -> u64 {
-        let durable = *self.durable.lock();
-        self.log.lock().written - durable
+        self.records() - self.durable.load(Relaxed)
     }
 
     /// Makes copies of files copies by pieces, on each file system.

@@ -113,6 +113,11 @@ impl Files {
         self.files.get_mut(&file)?.as_mut()
     }
 
+    /// Whether the log calls a file gone that the stage still has.
+    pub(super) fn is_gone(&self, file: u64) -> bool {
+        matches!(self.files.get(&file), Some(None))
+    }
+
     /// Removes a file from the state, because the stage no longer has it. Returns its last state, if there was one; `None` within: the
     /// log had called the file gone.
     pub(super) fn remove(&mut self, file: u64) -> Option<Option<Live>> {

@@ -113,11 +113,25 @@ struct Shared {
     prefetcher: Prefetcher,
     pool: Pool,
     runtime: tokio::runtime::Handle,
+    /// Locked by the task whose thread syncs the log.
+    syncing: tokio::sync::Mutex<()>,
     /// Files of an earlier mount, until [`Area::take_left`] hands them out.
     pending: Mutex<Vec<Pending>>,
 }
 
 impl Shared {
+    /// Makes all earlier records of the log durable. Sends at once wait for one thread, and one sync serves all that began before it.
+    async fn sync_log(self: &Arc<Self>) -> std::io::Result<()> {
+        let records = self.folder.records();
+        let _one_at_a_time = self.syncing.lock().await;
+        if self.folder.is_durable(records) {
+            return Ok(());
+        }
+        let shared = Arc::clone(self);
+        let synced = self.runtime.spawn_blocking(move || shared.folder.sync_log());
+        synced.await.map_err(std::io::Error::other)?
+    }
+
     /// Counts the kept files again, on another thread, if the last count is too old.
     fn count_kept(self: &Arc<Self>) {
         if self.folder.is_to_count_kept() {
@@ -185,7 +199,8 @@ impl Area {
             );
         }
         let pending = Mutex::new(pending);
-        Ok(Self(Arc::new(Shared { folder, uploader, prefetcher, pool, runtime, pending })))
+        let syncing = tokio::sync::Mutex::default();
+        Ok(Self(Arc::new(Shared { folder, uploader, prefetcher, pool, runtime, syncing, pending })))
     }
 
     /// The place that close and fsync wait for.
@@ -213,33 +228,33 @@ impl Area {
         // One sync for the names of all. Files whose name has one already are synced even if it fails.
         let named = self.0.runtime.spawn_blocking(move || shared.folder.sync_names(names.unwrap_or(0)));
         let named = named.await.map_err(std::io::Error::other)?;
-        let mut log_due = clock.now() + LOG_EVERY;
-        let mut files = files.into_iter();
-        loop {
-            let next = if syncs.len() < SYNCS_MAX { files.next() } else { None };
-            let Some(staged) = next else {
-                let left = log_due.saturating_duration_since(clock.now());
-                let ended = clock.timeout(left, syncs.join_next()).await;
-                if matches!(ended, Some(None)) {
-                    break;
-                }
-                if clock.now() >= log_due {
-                    let shared = Arc::clone(&self.0);
-                    let logged = self.0.runtime.spawn_blocking(move || shared.folder.sync_log());
-                    // The sync after the last file tries again.
-                    drop(logged.await);
-                    log_due = clock.now() + LOG_EVERY;
-                }
-                continue;
-            };
-            syncs.spawn_on(
-                async move {
-                    if let Err(error) = staged.sync_bytes().await {
+        // Each thread takes the next file once it has synced one: a hand-over of each would cost more than the sync of a small file.
+        let threads = files.len().min(SYNCS_MAX);
+        let files = Arc::new(Mutex::new(files.into_iter()));
+        for _ in 0..threads {
+            let files = Arc::clone(&files);
+            let next = move || files.lock().next();
+            let sync = move || {
+                while let Some(staged) = next() {
+                    if let Err(error) = staged.sync_bytes() {
                         tracing::debug!(%error, "a file of the stage could not be synced behind its last close");
                     }
-                },
-                &self.0.runtime,
-            );
+                }
+            };
+            syncs.spawn_blocking_on(sync, &self.0.runtime);
+        }
+        let mut log_due = clock.now() + LOG_EVERY;
+        loop {
+            let left = log_due.saturating_duration_since(clock.now());
+            let ended = clock.timeout(left, syncs.join_next()).await;
+            if matches!(ended, Some(None)) {
+                break;
+            }
+            if clock.now() >= log_due {
+                // The sync after the last file tries again.
+                drop(self.0.sync_log().await);
+                log_due = clock.now() + LOG_EVERY;
+            }
         }
         let shared = Arc::clone(&self.0);
         let swept = self.0.runtime.spawn_blocking(move || {

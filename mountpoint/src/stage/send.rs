@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
-use super::disk::{PIECE, read_at_most};
+use super::disk::{IN_PLACE_MAX, PIECE, read_at_most, read_cached};
 use super::going::Going;
 use super::image::{Fate, Image};
 use super::live::remember;
@@ -331,7 +331,8 @@ impl Staged {
         if !state.is_noted {
             self.note(&mut state)?;
         }
-        if !state.image.needs_base() {
+        // Most files had all their bytes from their first record on, which says so.
+        if !state.image.needs_base() && !state.is_noted_whole {
             self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
         }
         Ok(Draft {
@@ -395,6 +396,15 @@ impl Staged {
             _ => None,
         };
         let here = missing.map_or(end, |run| run.start) - at;
+        if fetched.is_none() && here <= IN_PLACE_MAX {
+            let mut bytes = vec![0; here as usize];
+            if read_cached(source, &mut bytes, at) {
+                if let Some(hash) = &mut hash {
+                    hash.update(&bytes);
+                }
+                return Ok((bytes, hash));
+            }
+        }
         let file = Arc::clone(source);
         let read = self.shared.runtime.spawn_blocking(move || {
             let bytes = match fetched {
@@ -425,9 +435,7 @@ impl Staged {
             state.was_synced
         };
         if was_synced {
-            let this = Arc::clone(self);
-            let synced = self.shared.runtime.spawn_blocking(move || this.shared.folder.sync_log());
-            synced.await.map_err(io::Error::other)??;
+            self.shared.sync_log().await?;
         }
         Ok(())
     }

@@ -17,14 +17,13 @@ impl Staged {
         synced.await.map_err(std::io::Error::other)?
     }
 
-    /// Makes the bytes of all earlier writes durable. They count after a loss of power once the log is durable, too.
+    /// Makes the bytes of all earlier writes durable, on a thread that may wait for the disk. They count after a loss of power once the log
+    /// is durable, too.
     ///
     /// # Errors
     /// The errors of [`Staged::sync`].
-    pub(super) async fn sync_bytes(self: &Arc<Self>) -> Result<(), Error> {
-        let this = Arc::clone(self);
-        let synced = self.shared.runtime.spawn_blocking(move || this.sync_but_the_log().map(drop));
-        synced.await.map_err(std::io::Error::other)?
+    pub(super) fn sync_bytes(&self) -> Result<(), Error> {
+        self.sync_but_the_log().map(drop)
     }
 
     /// Makes all earlier writes durable, on a thread that may wait for the disk.

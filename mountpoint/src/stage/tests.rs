@@ -23,6 +23,7 @@ mod failing;
 mod lent;
 mod limits;
 mod patches;
+mod small;
 
 const MIB: usize = 1 << 20;
 
@@ -76,7 +77,8 @@ fn engine_of(dir: &Path, boot: &str, client: &MemoryClient, (size_max, commit): 
     let (prefetcher, uploader) = transfers(client, &pool, &clock, &Arc::default());
     let mount = Mount { boot: boot.into(), commit, lends: true, ..Mount::default() };
     let (folder, kept, pending) = Folder::open(dir, mount, size_max, clock).unwrap();
-    let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
+    let (syncing, left) = Default::default();
+    let shared = Shared { folder, uploader, prefetcher, pool, runtime, syncing, pending: left };
     Engine { shared: Arc::new(shared), kept, pending }
 }
 
