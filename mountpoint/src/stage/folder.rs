@@ -26,9 +26,12 @@ use crate::sync::{Arc, Mutex};
 /// doubles the bytes that a start reads.
 const LOG_MAX: u64 = 1 << 20;
 
-/// Bytes of disk reserved for the log: on a full disk files can still be sent, and then leave the disk. Doubling it takes that much more
-/// of the disk, and lets twice as many sends go through while others fill the disk.
+/// Zeros that the log has ahead of its records: on a full disk files can still be sent, and then leave the disk; and a sync of records
+/// that replace zeros writes their bytes alone, without the file's length and blocks. Doubling it takes that much more of the disk, and
+/// lets twice as many sends go through while others fill the disk.
 const LOG_AHEAD: u64 = 256 << 10;
+
+static ZEROS: [u8; LOG_AHEAD as usize] = [0; LOG_AHEAD as usize];
 
 /// The open directory of a stage.
 #[derive(Debug)]
@@ -72,7 +75,7 @@ struct Log {
     is_broken: bool,
     /// Bytes beyond which the log is rewritten, if most of it concerns files that are gone.
     anew_at: u64,
-    /// Bytes of the log for which the disk has room.
+    /// Bytes of the log's file: behind its records all are zero.
     reserved: u64,
 }
 
@@ -517,13 +520,16 @@ impl Log {
         Ok(log)
     }
 
-    /// Reserves room on the disk for later records, if there is some; otherwise they take from the room that is left.
+    /// Puts zeros on the disk for later records, if there is room; otherwise they take from the room that is left.
     fn reserve(&mut self) {
-        if self.len + LOG_AHEAD / 2 > self.reserved {
-            let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
-            if rustix::fs::fallocate(&self.file, keeps_size, self.len, LOG_AHEAD).is_ok() {
-                self.reserved = self.len + LOG_AHEAD;
-            }
+        let (from, to) = (self.reserved.max(self.len), self.len + LOG_AHEAD);
+        if from >= to - LOG_AHEAD / 2 {
+            return;
+        }
+        let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
+        let has_room = rustix::fs::fallocate(&self.file, keeps_size, from, to - from).is_ok();
+        if has_room && self.disk.write(&self.file, &ZEROS[..(to - from) as usize], from).is_ok() {
+            self.reserved = to;
         }
     }
 
@@ -539,6 +545,7 @@ impl Log {
         if let Err(error) = self.disk.write(&self.file, &frames, self.len) {
             // A partial frame would hide all later ones.
             self.disk.set_len(&self.file, self.len)?;
+            self.reserved = self.len;
             return Err(error);
         }
         self.number += records.len() as u64;

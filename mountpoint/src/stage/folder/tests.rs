@@ -73,7 +73,7 @@ fn the_log_stays_short_and_says_what_lives() {
         note(&folder, dirty(number, Some(&key), false));
         folder.remove(number, false).unwrap();
     }
-    assert!(fs::metadata(dir.path().join("log")).unwrap().len() <= LOG_MAX + 10_000);
+    assert!(fs::metadata(dir.path().join("log")).unwrap().len() <= LOG_MAX + LOG_AHEAD + 10_000);
     drop(folder);
     let left = open(dir.path()).unwrap().1;
     assert_eq!(left.iter().map(|kept| kept.key.as_deref()).collect::<Vec<_>>(), [Some("lives")]);
@@ -145,9 +145,30 @@ fn the_log_has_room_on_the_disk_ahead_of_its_records() {
     }
     for number in 0..5_000 {
         note(&folder, dirty(number, Some("some/key"), false));
-        let log = fs::metadata(dir.path().join("log")).unwrap();
-        assert!(log.blocks() * 512 >= log.len() + LOG_AHEAD / 4, "{number}: {}", log.blocks());
+        let (log, records) = (fs::metadata(dir.path().join("log")).unwrap(), folder.log.lock().len);
+        assert!(log.blocks() * 512 >= records + LOG_AHEAD / 4, "{number}: {}", log.blocks());
+        // A sync of the next records is one of bytes alone.
+        assert!(log.len() >= records + LOG_AHEAD / 4, "{number}: {}", log.len());
     }
+}
+
+#[test]
+fn a_record_behind_a_refused_one_is_found_by_the_next_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = open(dir.path()).unwrap();
+    let made = [0; 3].map(|_| folder.create().unwrap().0);
+    note(&folder, dirty(made[0], Some("first"), false));
+    // Half of the record gets to the disk.
+    folder.disk.fail(1..2);
+    folder.note_dirty(dirty(made[1], Some("refused"), false), &Runs::default()).unwrap_err();
+    folder.disk.fail(0..0);
+    note(&folder, dirty(made[2], Some("third"), false));
+    drop(folder);
+    let (_, left) = open(dir.path()).unwrap();
+    assert_eq!(
+        left.iter().map(|kept| kept.key.as_deref()).collect::<Vec<_>>(),
+        [Some("first"), Some("third")]
+    );
 }
 
 #[test]
