@@ -15,6 +15,7 @@ use super::super::lock::Lock;
 use super::super::rest::{LATE, LATE_MAX, TRIAL_EVERY};
 use super::*;
 use crate::buffer;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ enum Call {
 struct Gate {
     hangs: std::sync::Mutex<(Option<Call>, usize)>,
     changed: Condvar,
+    /// Whether calls that hung end with an error.
+    fails: AtomicBool,
 }
 
 impl Gate {
@@ -47,14 +50,18 @@ impl Gate {
         self.hangs.lock().unwrap().1
     }
 
-    fn pass(&self, call: Call) {
+    fn pass(&self, call: Call) -> io::Result<()> {
         let is_shut = |hangs: &(Option<Call>, usize)| hangs.0 == Some(call) || hangs.0 == Some(Call::Any);
         let mut hangs = self.hangs.lock().unwrap();
         if is_shut(&hangs) {
             hangs.1 += 1;
             hangs = self.changed.wait_while(hangs, |hangs| is_shut(hangs)).unwrap();
             hangs.1 -= 1;
+            if self.fails.load(Relaxed) {
+                return Err(rustix::io::Errno::IO.into());
+            }
         }
+        Ok(())
     }
 }
 
@@ -67,7 +74,7 @@ struct HungDisk {
 
 impl BlockIo for HungDisk {
     fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd> {
-        self.gate.pass(Call::Open);
+        self.gate.pass(Call::Open)?;
         self.disk.open(name, kind, how)
     }
 
@@ -81,32 +88,32 @@ impl BlockIo for HungDisk {
         if waits == Waits::No {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.gate.pass(Call::Read);
+        self.gate.pass(Call::Read)?;
         self.disk.read_at(file, into, at, waits)
     }
 
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
-        self.gate.pass(Call::Write);
+        self.gate.pass(Call::Write)?;
         self.disk.write_at(file, bytes, at)
     }
 
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()> {
-        self.gate.pass(Call::Punch);
+        self.gate.pass(Call::Punch)?;
         self.disk.punch(file, at, len)
     }
 
     fn lend(&self, file: &OwnedFd) -> io::Result<()> {
-        self.gate.pass(Call::Lend);
+        self.gate.pass(Call::Lend)?;
         self.disk.lend(file)
     }
 
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
-        self.gate.pass(Call::Unlink);
+        self.gate.pass(Call::Unlink)?;
         self.disk.unlink(name, kind)
     }
 
     fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat> {
-        self.gate.pass(Call::Stat);
+        self.gate.pass(Call::Stat)?;
         self.disk.stat(name, kind)
     }
 
@@ -119,7 +126,7 @@ impl BlockIo for HungDisk {
     }
 
     fn try_out(&self) -> io::Result<()> {
-        self.gate.pass(Call::Any);
+        self.gate.pass(Call::Any)?;
         self.disk.try_out()
     }
 
@@ -273,6 +280,25 @@ fn a_disk_that_hangs_rests_the_cache_and_it_is_back_with_its_bytes() {
     });
     assert!((0..20).all(|n| b.is_here(n * 5000)), "what it had is there still");
     assert_eq!(b.metrics.cache_corrupt.get(), 0);
+}
+
+#[test]
+fn a_read_that_hangs_and_then_fails_costs_its_block_alone() {
+    let b = Bench::new();
+    assert!(b.is_here(0) && b.is_here(MIB));
+    b.gate.set(Some(Call::Read));
+    let asked = b.ask(5000);
+    until("the disk has it", || b.gate.hung() == 1);
+    b.clock.advance(LATE);
+    assert!(matches!(given(&asked), Given::Late));
+    b.gate.fails.store(true, Relaxed);
+    b.gate.set(None);
+    until("its memory is back", || b.pool.used(Use::Demand) == 0 && b.gate.hung() == 0);
+    until("its block is gone", || b.cache.present(&id("a", "1"), 0).is_empty());
+    assert!(!b.is_here(0) && b.is_here(MIB), "the others are there");
+    b.keep(&id("a", "1"));
+    b.cache.settle();
+    assert!(b.is_here(0), "it was put anew");
 }
 
 /// Goal: the end of a mount does not wait for a hanging disk, but waits some seconds for a slow one.
