@@ -24,7 +24,7 @@ pub use dead_port::DeadPort;
 pub use hostile::{hostile_keys, is_path};
 pub use isolated::isolated;
 pub use moto::Moto;
-pub use need::{A_SLOW_DISK, BTRFS, need, need_fuse_over_io_uring, need_large, need_tool};
+pub use need::{A_SLOW_DISK, BTRFS, FS_VERITY, need, need_fuse_over_io_uring, need_large, need_tool};
 pub use prometheus::Prometheus;
 pub use real_store::RealStore;
 pub use systemd_node::{Node, in_systemd_node};

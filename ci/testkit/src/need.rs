@@ -6,11 +6,12 @@
 use std::process::{Command, Stdio};
 
 /// Requirements that may be missing even with `CI=true`, because no script can provide them. `ci/test` counts the tests that they skip.
-pub const EXCUSED: [&str; 7] = [
+pub const EXCUSED: [&str; 8] = [
     "Linux 6.18",
     "a control group of version 2 that can be delegated",
     A_SLOW_DISK,
     BTRFS,
+    FS_VERITY,
     WHOLE_ABORT,
     CGROUPS_OF_VERSION_1,
     FUSE_OVER_IO_URING,
@@ -29,6 +30,9 @@ pub const A_SLOW_DISK: &str =
 
 /// A file system that can clone files. Containers have no loop devices for it.
 pub const BTRFS: &str = "root, a loop device, and mkfs.btrfs";
+
+/// A file system that verifies what it reads of sealed files. Many kernels are built without it.
+pub const FS_VERITY: &str = "root, a loop device, mkfs.ext4, and a kernel with fs-verity";
 
 /// A promise that versitygw breaks: an abort of an upload succeeds, and a part whose connection was interrupted may remain
 /// after it.

@@ -25,7 +25,7 @@ pub(super) enum Work {
     Read { id: ObjectId, object_size: u64, range: std::ops::Range<u64>, ticket: Ticket },
     /// A read that the ring could not complete.
     Again(Job, crate::buffer::BlockMut),
-    /// Looks for a file with the whole version.
+    /// Looks for a file with the whole version, and seals it behind the answer if it could not be lent without.
     Whole { id: ObjectId, object_size: u64, ticket: Ticket },
     /// Unlinks the files of a version that was found wrong. The number is their size in bytes.
     Unlink(Arc<Entry>, u64),
@@ -141,8 +141,13 @@ impl Work {
             Self::Whole { id, object_size, ticket } => {
                 if ticket.begin().is_some() {
                     let whole = store.whole(&id, object_size);
+                    let is_lent = whole.is_some();
                     if let Some(lent) = ticket.found() {
                         lent(whole);
+                    }
+                    // The caller has its answer: a long seal does not count as late.
+                    if !is_lent {
+                        store.seal(&id, object_size);
                     }
                 }
             }

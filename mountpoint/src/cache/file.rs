@@ -79,6 +79,8 @@ struct Inner {
     lent: bool,
     /// Whether the file may be lent: this run found that it ends where the object does, and marked it on the disk.
     lends: bool,
+    /// The seal of the file in this run.
+    seal: Seal,
     /// Whether this run found all sectors sound, and has evicted none since.
     whole: bool,
     /// Time of the oldest comparison (or write) of a sector in this run.
@@ -124,6 +126,17 @@ pub(super) struct Charge {
     pub(super) memory: u64,
 }
 
+/// The seal of a version's file in this run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seal {
+    /// This run has not sealed the file.
+    None,
+    /// This run seals the file, or has, and has not found it sound since.
+    Unsure,
+    /// The file is sealed and was sound behind the seal, or can't be sealed.
+    Settled,
+}
+
 /// The steps that an eviction leaves to its caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
@@ -164,6 +177,7 @@ impl Entry {
             held: 0,
             lent: false,
             lends: false,
+            seal: Seal::None,
             whole: false,
             sound_since: None,
             proven: header.is_proven,
@@ -342,6 +356,16 @@ impl Entry {
     /// Whether the data file was ever lent: programs may still read it past the cache.
     pub(super) fn is_lent(&self) -> bool {
         self.inner.lock().lent
+    }
+
+    /// The seal of the data file in this run.
+    pub(super) fn seal(&self) -> Seal {
+        self.inner.lock().seal
+    }
+
+    /// Notes the seal of the data file.
+    pub(super) fn set_seal(&self, seal: Seal) {
+        self.inner.lock().seal = seal;
     }
 
     /// Allows lending of the data file, unless the version is removed.

@@ -9,12 +9,13 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    Advice, AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fadvise, fallocate, fchmod, fdatasync,
-    fstat, fstatvfs, mkdirat, openat, statat, unlinkat,
+    Advice, AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, StatxAttributes, StatxFlags,
+    fadvise, fallocate, fchmod, fdatasync, fstat, fstatvfs, mkdirat, openat, statx, unlinkat,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwrite};
 
 use super::format::Name;
+use super::verity::{self, Verity};
 
 /// One of a version's two files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +53,7 @@ pub(super) struct FileStat {
     pub(super) len: u64,
     /// Time of the last write, in seconds since 1970.
     pub(super) modified: u64,
-    /// Whether [`BlockIo::lend`] was called for the file, in this run or an earlier one.
+    /// Whether [`BlockIo::lend`] or [`BlockIo::seal`] was called for the file, in this run or an earlier one.
     pub(super) lent: bool,
 }
 
@@ -79,6 +80,16 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
 
     /// Marks a file, also for later runs, as one that programs may read past the cache: the cache no longer changes it.
     fn lend(&self, file: &OwnedFd) -> io::Result<()>;
+
+    /// Whether the file system can seal the file by fs-verity, or has.
+    fn verity(&self, _file: &OwnedFd) -> Verity {
+        Verity::Missing
+    }
+
+    /// Seals a file that is never written again, so that the file system verifies each read. Reads all of it.
+    fn seal(&self, _file: &OwnedFd) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Removes a file. A missing file is a success.
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()>;
@@ -219,7 +230,15 @@ impl BlockIo for Disk {
     }
 
     fn lend(&self, file: &OwnedFd) -> io::Result<()> {
-        if is_lent(&fstat(file)?) { Ok(()) } else { Ok(fchmod(file, LENT_MODE)?) }
+        if is_marked(fstat(file)?.st_mode) { Ok(()) } else { Ok(fchmod(file, LENT_MODE)?) }
+    }
+
+    fn verity(&self, file: &OwnedFd) -> Verity {
+        verity::of(file)
+    }
+
+    fn seal(&self, file: &OwnedFd) -> io::Result<()> {
+        verity::seal(file)
     }
 
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
@@ -237,12 +256,15 @@ impl BlockIo for Disk {
     fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat> {
         let folder = self.folder(name[0], false)?;
         let mut text = [0; FILE_NAME];
-        let stat = statat(folder, file_name(name, kind, &mut text), AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::SIZE | StatxFlags::MTIME;
+        let stat = statx(folder, file_name(name, kind, &mut text), AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+        let mode = stat.stx_mode.into();
+        if FileType::from_raw_mode(mode) != FileType::RegularFile {
             return Err(Errno::INVAL.into());
         }
-        let modified = u64::try_from(stat.st_mtime).unwrap_or(0);
-        Ok(FileStat { len: stat.st_size as u64, modified, lent: is_lent(&stat) })
+        let modified = u64::try_from(stat.stx_mtime.tv_sec).unwrap_or(0);
+        let lent = is_marked(mode) || stat.stx_attributes.contains(StatxAttributes::VERITY);
+        Ok(FileStat { len: stat.stx_size, modified, lent })
     }
 
     fn list(&self, prefix: u8) -> io::Result<Vec<Name>> {
@@ -293,8 +315,9 @@ impl BlockIo for Disk {
     }
 }
 
-fn is_lent(stat: &rustix::fs::Stat) -> bool {
-    !Mode::from_raw_mode(stat.st_mode).contains(Mode::WUSR)
+/// Whether a file has the mark of [`BlockIo::lend`].
+fn is_marked(mode: RawMode) -> bool {
+    !Mode::from_raw_mode(mode).contains(Mode::WUSR)
 }
 
 /// The names in a folder, without `.` and `..`. The list is read to its end first, because callers remove entries while they walk over it.

@@ -7,6 +7,7 @@
 //! disk.rs   the interface to the engine; the writers' queue
 //! read.rs, write.rs  read sectors, write sectors ... prove.rs, proofs.rs  compare whole versions with the store's checksum
 //! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
+//! seal.rs, verity.rs  seal whole files, so that the file system verifies what the kernel reads of them
 //!   file.rs, file/, sums.rs   which blocks are here, and which operations may touch them (memory only)
 //!   weight.rs   what that takes in memory
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
@@ -37,11 +38,13 @@ mod prove;
 mod read;
 mod rest;
 mod ring;
+mod seal;
 mod sector;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod verity;
 mod waits;
 mod weight;
 mod write;

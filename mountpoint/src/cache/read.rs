@@ -46,7 +46,8 @@ pub struct Hold {
 }
 
 impl Hold {
-    fn of(entry: &Arc<Entry>, uses: &Arc<AtomicU64>) -> Option<Self> {
+    /// Takes hold of a version that the cache has completely, with all bytes found sound since the start.
+    pub(super) fn of(entry: &Arc<Entry>, uses: &Arc<AtomicU64>) -> Option<Self> {
         let is_held = entry.hold(uses.load(Relaxed));
         is_held.then(|| Self { entry: Arc::clone(entry), uses: Arc::clone(uses) })
     }
@@ -255,7 +256,7 @@ impl Store {
     /// The data file of a version that the cache has completely, with all bytes found sound since the start; see
     /// [`super::BlockCache::whole`]. After [`COMPARED_FOR`] the version is compared anew, but only in the page cache: a version with bytes
     /// on the disk alone is not lent, and the engine's reads compare those. `None` after a read error of the disk: the next one would hit
-    /// the program.
+    /// the program. `None` also as long as the file is not sealed and could be; [`Store::seal`] seals it.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
         if self.is_away() || self.health.is_unreadable() {
             return None;
@@ -264,7 +265,7 @@ impl Store {
         let hold = Hold::of(&entry, &self.uses)?;
         let file = self.open(&entry).ok()?;
         // The version may have been found wrong meanwhile, and an incomplete file may have its name.
-        if entry.is_removed() {
+        if entry.is_removed() || self.awaits_seal(&entry, &file) {
             return None;
         }
         let now = self.clock.now();
@@ -325,7 +326,8 @@ impl Store {
         read.is_ok_and(|n| n == span.len()) && self.end(&reading, Ok((into, &pads)))
     }
 
-    fn open(&self, entry: &Arc<Entry>) -> io::Result<Arc<OwnedFd>> {
+    /// The data file of a version, opened if it is not.
+    pub(super) fn open(&self, entry: &Arc<Entry>) -> io::Result<Arc<OwnedFd>> {
         if let Some(file) = entry.file() {
             return Ok(file);
         }

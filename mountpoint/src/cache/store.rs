@@ -23,7 +23,7 @@ use super::{CACHE_BLOCK, Config};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, Second};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// Number of locks under which versions' files are made, loaded and removed. The first byte of a name chooses its lock.
@@ -73,6 +73,10 @@ pub(super) struct Store {
     pub(super) needs_proof: bool,
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
+    /// Whether the file system may have fs-verity.
+    pub(super) seals: AtomicBool,
+    /// The turn of the thread that seals a file.
+    pub(super) sealing: Mutex<()>,
     names: Box<[Mutex<()>]>,
     /// Locks that let one put of a block run at a time: two parts of a block may arrive at once, and the cache keeps both. A put also waits
     /// until a rotten block is dropped, so the newly fetched bytes are kept.
@@ -113,6 +117,8 @@ impl Store {
             clock,
             scope: Arc::from(scope.as_str()),
             files: OpenFiles::new(files_max),
+            seals: AtomicBool::new(true),
+            sealing: Mutex::new(()),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             writing: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             uses: Arc::new(AtomicU64::new(FIRST_USE)),

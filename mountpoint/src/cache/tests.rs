@@ -10,6 +10,7 @@ mod model;
 mod power;
 mod proof;
 mod races;
+mod seal;
 mod soundness;
 mod start;
 mod whole;
