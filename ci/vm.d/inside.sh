@@ -109,6 +109,13 @@ labels() {
     echo "ok: denials that name mount-s3: $(dmesg | grep -E 'avc: +denied' | grep -c mount-s3 || true)"
 }
 
+sealed() {
+    local name=cache::tests::seal::what_rots_of_a_file_that_the_kernel_sealed_is_an_error words
+    words=$(/try/tests --exact "$name" --nocapture 2>&1) || fail "$name: $(tail -n 5 <<<"$words" | tr '\n' ' ')"
+    ! grep -q '^SKIPPED' <<<"$words" || fail "$(grep -m 1 '^SKIPPED' <<<"$words")"
+    is "rot in a file that fs-verity sealed is an error, never a wrong byte: tests passed" 1 "$(grep -c '^test result: ok. 1 passed' <<<"$words")"
+}
+
 before_the_cut() {
     mkdir -p "$kept" /var/cache/cut
     dd if=/dev/urandom of="$kept/random" bs=$mib count=40 status=none
@@ -146,6 +153,7 @@ if [ ! -e "$kept" ]; then
     start_store
     echo "ok: $(uname -r), $(systemctl --version | head -n 1)"
     groups
+    sealed
     labels Permissive
     before_the_cut
 else
