@@ -1,8 +1,10 @@
 //! Tests that need their own mount namespace.
 //!
 //! The test binary starts itself again under `unshare`, with only the test that needs it. Mounts of that process end with it, and no other
-//! process sees them.
+//! process sees them. Its temporary folders go with it, too: inside, a folder with a mount can't be removed.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 /// Variable that is set in the process inside the namespace.
@@ -34,14 +36,18 @@ pub(crate) fn name_of<F>() -> String {
 #[track_caller]
 fn again(test: &str) -> String {
     let binary = std::env::current_exe().expect("the path of this test binary");
+    // A short name, because the paths of sockets are limited; and open, because tests start programs of other users.
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("").rand_bytes(4).permissions(Permissions::from_mode(0o755));
+    let folder = folder.tempdir().expect("a temporary folder");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "--"]).arg(binary).env(INSIDE, "1");
-    run_again(command, test, String::new)
+    run_again(command.env("TMPDIR", folder.path()), test, String::new)
 }
 
 /// Runs a command that starts this test binary again for one test. If the test fails, the message also has the text of `look`.
 #[track_caller]
-pub(crate) fn run_again(mut command: Command, test: &str, look: impl FnOnce() -> String) -> String {
+pub(crate) fn run_again(command: &mut Command, test: &str, look: impl FnOnce() -> String) -> String {
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     let output = command.output().expect("the command that starts this test again");
     let text = [output.stdout, output.stderr].concat();
@@ -56,6 +62,8 @@ pub(crate) fn run_again(mut command: Command, test: &str, look: impl FnOnce() ->
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn namespace() -> String {
@@ -69,5 +77,18 @@ mod tests {
             assert_eq!(said.matches("inside: mnt:[").count(), 1, "{said}");
             assert!(!said.contains(&namespace()), "{said}");
         }
+    }
+
+    #[test]
+    fn a_temporary_folder_with_a_mount_goes_with_the_namespace() {
+        let said = isolated(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let mount = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(folder.path()).status();
+            assert!(mount.unwrap().success());
+            eprintln!("folder: {}", folder.path().display());
+        });
+        let Some(said) = said else { return };
+        let folder = said.split("folder: ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+        assert!(!Path::new(folder).exists(), "{folder}");
     }
 }

@@ -30,7 +30,7 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
     }
     command.arg(&binary);
     let journal = || text(&node.ask("run", ["journalctl", "--unit=mount-s3-*", "--lines=60"]));
-    Some(run_again(command, &name_of::<F>(), journal))
+    Some(run_again(&mut command, &name_of::<F>(), journal))
 }
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd-node");
