@@ -188,8 +188,8 @@ impl FileSystem {
                 };
             }
         };
-        // This comes before the delete: a read that misses its object looks in the prefetcher for the new key. Until the names have changed, an
-        // open of the old name reads there, too.
+        // This comes before the delete: a read that misses its object looks in the prefetcher for the new key. Until the names have
+        // changed, an open of the old name reads there, too.
         let moving = self.prefetcher.moving([(&copied.source, &copied.id)]);
         self.kept_moved(&copied);
         let source = match mover.delete_source(&copied).await {

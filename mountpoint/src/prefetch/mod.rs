@@ -191,8 +191,8 @@ impl Prefetcher {
         moved.note(from, to, open.map(|(id, _)| id));
     }
 
-    /// Notes the same of versions that are being renamed. Until the guard is dropped, handles that are opened under the old key read from the
-    /// new one, too.
+    /// Notes the same of versions that are being renamed. Until the guard is dropped, handles that are opened under the old key read from
+    /// the new one, too.
     pub fn moving<'a>(&self, renamed: impl IntoIterator<Item = (&'a ObjectId, &'a ObjectId)>) -> Moving {
         let mut keys = Vec::new();
         for (from, to) in renamed {

@@ -342,7 +342,7 @@ async fn a_missing_date_is_listed_on_the_connection_of_the_bytes() {
         Step::answer(206, &[V1, ("content-range", "bytes 0-6/7")], &pattern(7)),
         Step::answer(200, &[], page.as_bytes()),
     ]);
-    // With one connection, a listing that needs another one would wait for its own request.
+    // A listing that needs another connection than the only one would wait for its own request.
     let config = Config { connections_max: 1, ..config(&server) };
     let client = S3Client::connect(config, server.clock(), Arc::default()).await.unwrap();
     let found = client.get_first(&of("k", None, Begin::At(0), false), room()).await.unwrap();
