@@ -117,7 +117,7 @@ impl Openings {
         loop {
             let mut changed = pin!(self.0.changed.notified());
             changed.as_mut().enable();
-            if !self.0.files.lock().get(&ino).is_some_and(|counts| counts.is_opened(change)) {
+            if self.0.files.lock().get(&ino).is_none_or(|counts| !counts.is_opened(change)) {
                 return closed;
             }
             changed.await;

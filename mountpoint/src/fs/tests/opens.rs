@@ -56,7 +56,7 @@ async fn an_open_during_a_rename_over_its_file_reads_the_new_one() {
         let renames = tokio::spawn(async move { rename(&renamer, "new", "file").await });
         copies.arrived(1).await;
         let reads = tokio::spawn(async move {
-            open_and_read(&opener, (known, "file"), async { drop(is_over.await) }).await
+            open_and_read(&opener, (known, "file"), async { _ = is_over.await }).await
         });
         // Time for an open that does not wait.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -81,7 +81,7 @@ async fn an_open_during_an_unlink_finds_no_file() {
         let removes = tokio::spawn(async move { remover.unlink(ROOT, OsStr::new("file")).await });
         deletes.arrived(1).await;
         let reads = tokio::spawn(async move {
-            open_and_read(&opener, (known, "file"), async { drop(is_over.await) }).await
+            open_and_read(&opener, (known, "file"), async { _ = is_over.await }).await
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
         deletes.release();
