@@ -115,7 +115,8 @@ mod tests {
             ]
         );
         let columns = version["additionalPrinterColumns"].as_array().unwrap();
-        let wide: Vec<_> = columns.iter().filter(|it| it["priority"] == 1).map(|it| &it["jsonPath"]).collect();
+        let wide: Vec<_> =
+            columns.iter().filter(|it| it["priority"] == 1).map(|it| &it["jsonPath"]).collect();
         assert_eq!(wide, [".spec.mountOptions", ".spec.mountpointS3PodAttachments"]);
         let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
         assert_eq!(spec["required"].as_array().unwrap().len(), 6);

@@ -416,6 +416,7 @@ mod tests {
     // Each of these two tests takes all exit statuses of its process, so it needs one of its own.
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "`reap` waits for them")]
     fn ended_children_are_reaped_and_only_a_mounters_end_counts() {
         isolated(|| {
             let folder = tempfile::tempdir().unwrap();

@@ -489,7 +489,7 @@ impl Node {
     /// waits for a mount, so the next attempt takes it, or else the search for unused sources tells it to end.
     fn give_up(&self, name: &str) {
         let share = self.shares.get(name).unwrap_or_default();
-        // Keys go first: a mounter that was told to end takes no mount, and its note would stop the next attempt.
+        // Keys go first: a mounter whose exit is announced takes no mount, and its note would stop the next attempt.
         let ended = CommFiles::find(&self.comm(&share.pod, name)).and_then(|files| {
             files.map_or(Ok(()), |files| files.remove_credentials().and_then(|()| files.announce_exit()))
         });

@@ -75,7 +75,7 @@ async fn a_directory_moves_with_its_inodes_readers_and_open_listings() {
 }
 
 #[tokio::test]
-async fn a_file_opened_while_its_directory_is_deleted_under_the_old_name_is_read() {
+async fn a_file_opened_while_its_renamed_directory_is_deleted_is_read() {
     let client = MemoryClient::new();
     tree(&client);
     let fs = renaming(&client, false);

@@ -32,7 +32,7 @@ async fn the_names_of_a_short_directory_come_with_its_first_lookup() {
     for ttl in [Ttl::Minimal, MINUTE, Ttl::Indefinite] {
         let bench = bench(ttl, &["d/a", "d/b", "d/sub/x", "e"]);
         let (d, cost) = bench.cost(bench.lookup(ROOT, "d")).await;
-        assert_eq!(cost, 2);
+        assert!(cost <= 2, "{ttl:?}: {cost}");
         let d = d.unwrap().ino;
         let (a, cost) = bench.cost(bench.lookup(d, "a")).await;
         let a = a.unwrap();

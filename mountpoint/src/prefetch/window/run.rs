@@ -365,7 +365,7 @@ impl Run {
         let limit = limit.clamp(config.part * 2, config.max.max(config.part * 2));
         self.window = grown.clamp(config.first.min(config.part), limit);
         if pressure == Pressure::Low {
-            // As long as the run before, all at once: the next run that is shorter ends that.
+            // The length of the run before, all at once: a shorter run ends that.
             let rest = expected.saturating_sub(self.length()).min(config.max / UNPROVEN);
             self.window = self.window.max(rest.min(limit));
         }

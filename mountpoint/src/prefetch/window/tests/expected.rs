@@ -1,4 +1,4 @@
-//! What other reads tell of a run: the run before it, and another handle that reads at the same place.
+//! Runs that other reads announce: the run before them, and another handle that reads at the same place.
 
 use super::*;
 
