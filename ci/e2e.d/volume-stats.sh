@@ -25,8 +25,8 @@ stopped=$(engine)
 go_on() { cluster run kill -CONT "$stopped" || true; }
 trap go_on EXIT
 cluster run kill -STOP "$stopped"
-abnormal() { cluster kubectl -n "$driver_namespace" logs daemonset/s3-csi-node -c s3-plugin --since=5m | grep "volume condition" | grep "$namespace-data" | grep -F -- "$1"; }
-until_ok "the driver calls the volume abnormal" abnormal "did not answer within"
+abnormal() { cluster kubectl -n "$driver_namespace" logs daemonset/s3-csi-node -c s3-plugin --since=5m | grep "volume condition" | grep -F -- "$1"; }
+until_ok "the driver calls the volume abnormal" abnormal "the mount at $(target_of reader data) did not answer within"
 start=$SECONDS
 for _ in 1 2 3; do cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" >/dev/null; done
 say "three summaries of the kubelet took $((SECONDS - start)) s"
@@ -40,24 +40,29 @@ trap - EXIT
 equal "what the pod reads" hello "$(in_pod reader cat /data/hello)"
 until_ok "available_bytes is above 0 again" is_positive available_bytes
 
-# Its mounter and engine end with it, and the mount of the pod that runs is not made again.
-old=$(mountpoint_pods data)
-cluster kubectl -n mount-s3 delete pod "$old" --grace-period=1 --wait
-refused "reader looks at a dead mount" "not connected" in_pod reader stat /data/hello
-workload later data
-wait_pod later
-equal "what a later pod reads" hello "$(in_pod later cat /data/hello)"
-until_ok "the driver calls reader's mount abnormal" abnormal "the engine of the mount at $(target_of reader data) is gone"
+# Two groups, two Mountpoint Pods of one volume. The first one's ends, and without the volume's Secret the kubelet asks for no other mount.
+kube create secret generic keys --from-literal=access_key_id="$access_key" --from-literal=secret_access_key="$secret_key"
+volume keyed attributes="{ bucketName: $bucket, authenticationSource: secret }" secret="{ name: keys, namespace: $namespace }"
+workload dead keyed security='{ fsGroup: 2000 }'
+wait_pod dead
+of_dead=$(mountpoint_pods keyed)
+workload lives keyed security='{ fsGroup: 3000 }'
+wait_pod lives
+equal "Mountpoint Pods of the volume" 2 "$(mountpoint_pods keyed | wc -l)"
+kube delete secret keys
+cluster kubectl -n mount-s3 delete pod "$of_dead" --grace-period=1 --wait
+refused "a look at the dead mount" "not connected" in_pod dead stat /data/hello
+wait_s=300 until_ok "the driver calls the dead mount abnormal" abnormal "the engine of the mount at $(target_of dead keyed) is gone"
 since=$(date --utc +%Y-%m-%dT%H:%M:%SZ)
-# The kubelet's figures of reader's own volume, asked for after $since.
+# The kubelet's figures of the dead pod's own volume, asked for after $since.
 has_room() {
-    cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" | jq -e --arg uid "$(uid_of reader)" --arg since "$since" \
-        '.pods[] | select(.podRef.uid == $uid).volume[] | select(.pvcRef.name == "data" and .time > $since) | .availableBytes > 0'
+    cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" | jq -e --arg uid "$(uid_of dead)" --arg since "$since" \
+        '.pods[] | select(.podRef.uid == $uid).volume[] | select(.pvcRef.name == "keyed" and .time > $since) | .availableBytes > 0'
 }
-until_ok "the claim has the room that another mount of it says" has_room
-is_positive available_bytes
-refused "reader still looks at a dead mount" "not connected" in_pod reader stat /data/hello
+wait_s=300 until_ok "the dead mount has the room that the living one says" has_room
+refused "a later look at the dead mount" "not connected" in_pod dead stat /data/hello
+equal "what the pod beside it reads" hello "$(in_pod lives cat /data/hello)"
 start=$SECONDS
 for _ in 1 2 3; do cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" >/dev/null; done
 [ $((SECONDS - start)) -lt 30 ] || fail "the kubelet is slow while a mount is dead"
-for pod in reader other later; do remove_pod "$pod"; done
+for pod in reader other dead lives; do remove_pod "$pod"; done
