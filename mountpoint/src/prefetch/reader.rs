@@ -96,7 +96,7 @@ impl Reader {
         let limit = object.shared.window_limit();
         let is_shared = object.readers.load(Relaxed) > 1;
         let others = is_shared.then(|| object.pieces.lock().reached_by_others(self.no, offset)).flatten();
-        let (mut plan, first) = {
+        let (plan, first) = {
             let mut progress = self.progress.lock();
             if let Some(front) = others {
                 progress.window.others_reached(front);
@@ -119,9 +119,8 @@ impl Reader {
             pieces.reads(self.no, plan.reads_up_to(range.end));
             (pieces.take(self.no, &range), plan.begins && pieces.is_awaited_by(self.no))
         };
-        if plan.begins {
-            let pressure = object.shared.pool.pressure();
-            plan.stride.extend(self.progress.lock().window.began(&range, is_beside, pressure));
+        if is_beside {
+            self.progress.lock().window.began_beside_another(&range);
         }
         if let Some(bytes) = taken {
             metrics.fuse_reads_ready.inc();

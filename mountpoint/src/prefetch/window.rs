@@ -10,11 +10,9 @@
 //! A short first read of the object's last bytes gets the whole tail. Two more patterns differ from random reads. A copy out of a mapped
 //! file (`memcpy` in the C library) touches its last bytes first, or its first bytes if it goes downwards: two random reads, then a read
 //! beside either. All bytes between them are fetched, and none beyond; before the third read if the ends lie as far apart as those of the
-//! handle's last copy. Reads of one length at one distance are a *stride*, and the next of them are fetched. Several random reads of a
-//! MiB at once are *parts* of longer reads, and what follows them is fetched.
+//! handle's last copy. Reads of one length at one distance are a *stride*, and the next of them are fetched.
 
 mod lengths;
-mod parts;
 mod run;
 mod stride;
 
@@ -25,7 +23,6 @@ use super::fetch::KEPT;
 use crate::buffer::{BLOCK, Pressure};
 use crate::first::TRAILER;
 use lengths::Lengths;
-use parts::Parts;
 use run::{Direction, PAGE, Run, SLACK, Step, Terms, request};
 use stride::Stride;
 
@@ -121,7 +118,6 @@ pub struct Window {
     reads: u64,
     lengths: Lengths,
     stride: Stride,
-    parts: Parts,
     copies: Copies,
 }
 
@@ -150,7 +146,6 @@ impl Window {
             reads: 0,
             lengths: Lengths::default(),
             stride: Stride::default(),
-            parts: Parts::default(),
             copies: Copies::default(),
         }
     }
@@ -159,7 +154,6 @@ impl Window {
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
         let disproved = self.disproved(range);
-        self.parts.on_read(range);
         let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
         let is_trailer = self.reads == 1
             && range.end == self.size
@@ -272,13 +266,12 @@ impl Window {
         }
     }
 
-    /// Notes whether another read of the handle waited when this read began a run: then several threads read, and none of these reads ends
-    /// a copy. Returns further ranges to fetch.
-    pub fn began(&mut self, range: &Range<u64>, is_beside: bool, pressure: Pressure) -> Vec<Range<u64>> {
-        if is_beside && let Some(run) = self.runs.iter_mut().rev().find(|run| run.was_read() == *range) {
+    /// Notes that another read of the handle waited when this read began a run: then several threads read, and none of these reads ends a
+    /// copy.
+    pub fn began_beside_another(&mut self, range: &Range<u64>) {
+        if let Some(run) = self.runs.iter_mut().rev().find(|run| run.was_read() == *range) {
             run.is_begun_alone = false;
         }
-        if pressure == Pressure::Low { self.parts.began(range, is_beside, self.size) } else { Vec::new() }
     }
 
     /// Notes that the planned range from `offset` on was dropped for want of memory, so that it is planned again.
