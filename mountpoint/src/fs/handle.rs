@@ -39,10 +39,6 @@ pub(super) struct FileHandle {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most handles read: a box would cost them an allocation to spare writers 224 bytes"
-)]
 pub(super) enum Mode {
     Read(Reading),
     Write(Writer),
