@@ -71,7 +71,7 @@ pub struct Plan {
     pub descending: bool,
     /// A region that a run left behind: no read will ask for pieces that end in it.
     pub forget: Range<u64>,
-    /// Whether the read may begin a run; see [`Window::began`].
+    /// Whether the read may begin a run; see [`Window::began_beside_another`].
     pub begins: bool,
     /// Whether the read continues none of the earlier reads.
     pub jumped: bool,
