@@ -112,7 +112,7 @@ pub(crate) const TASKS: &[Task] = &[
     task!("duckdb_glob", "duckdb", None, reads(82, 42), DUCKDB),
     task!("polars_scan", "polars", None, reads(38, 26), POLARS),
     task!("safetensors_whole", "safetensors", None, reads(42, 42)),
-    task!("safetensors_six", "safetensors", None, reads(32, 32), OBSTORE),
+    task!("safetensors_six", "safetensors", None, reads(44, 44), OBSTORE),
     task!("model_read", "numpy", None, reads(42, 42)),
     // The order in which eight processes touch pages decides: 60 to 95 for the same bytes.
     task!("model_eight", "numpy", None, reads(120, 120)),
