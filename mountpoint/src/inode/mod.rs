@@ -159,7 +159,7 @@ pub struct Config {
     pub unasked: Unasked,
 }
 
-/// Names of a directory that come with its first lookup on a mount: those of a folder of a model or an array, for some 3 ms more on S3.
+/// Names of a directory that come with its first lookup on a mount: those of a folder of a model or an array.
 pub const BROUGHT: u16 = 32;
 
 /// How long names count as absent without a question, beyond the TTL (`--mode full`; zero elsewhere). If another client made such a name,
