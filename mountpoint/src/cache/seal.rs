@@ -18,7 +18,7 @@ use super::verity::Verity;
 use crate::object::ObjectId;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Largest file that is sealed, in bytes. The kernel reads and hashes all of it, about 0.6 s of CPU a GiB. Doubling it doubles the longest
+/// Largest file that is sealed, in bytes. The kernel reads and hashes all of it, which was not measured. Doubling it doubles the longest
 /// seal, for which other files wait.
 const SEALED_MAX: u64 = 1 << 30;
 
