@@ -117,7 +117,7 @@ impl Reader {
         let (taken, is_beside) = {
             let mut pieces = object.pieces.lock();
             pieces.reads(self.no, plan.reads_up_to(range.end));
-            (pieces.take(self.no, &range), plan.begins && pieces.is_awaited_by(self.no))
+            (pieces.take(self.no, &range), plan.jumped && pieces.is_awaited_by(self.no))
         };
         if is_beside {
             self.progress.lock().window.began_beside_another(&range);

@@ -71,8 +71,6 @@ pub struct Plan {
     pub descending: bool,
     /// A region that a run left behind: no read will ask for pieces that end in it.
     pub forget: Range<u64>,
-    /// Whether the read may begin a run; see [`Window::began_beside_another`].
-    pub begins: bool,
     /// Whether the read continues none of the earlier reads.
     pub jumped: bool,
 }
@@ -193,7 +191,6 @@ impl Window {
                 keep: range.start == 0 || begun < range.start,
                 descending: false,
                 forget,
-                begins: !is_late,
                 jumped: self.reads > 1 && !is_late,
             };
         };
@@ -246,7 +243,6 @@ impl Window {
             keep: true,
             descending,
             forget,
-            begins: false,
             jumped: false,
         }
     }
