@@ -187,6 +187,18 @@ impl Home {
         self.dir.path().join("file")
     }
 
+    /// The file, opened so that the kernel reads it by a number of this driver.
+    fn opened_by_kernel(&self, driver: &Driver) -> File {
+        let mut file = None;
+        until("the kernel reads", || {
+            // One that the engine reads keeps others from it.
+            drop(file.take());
+            file = Some(File::open(self.file()).unwrap());
+            driver.ids() > 0
+        });
+        file.unwrap()
+    }
+
     /// Files that the kernel reads, as the engine tells a driver that asks for its usage.
     fn told_files(&self) -> u64 {
         let mut stream = UnixStream::connect(self.comm.path().join("engine.sock")).unwrap();
@@ -233,14 +245,7 @@ fn the_driver_registers_files_for_an_engine_without_the_privilege() {
         assert!(is_right(&home.file()));
         until_kept("the cache holds the file", &home.file(), || is_kept(home.cache.path()));
         let driver = home.driver(Conduct::Registers);
-        let mut file = None;
-        until("the kernel reads", || {
-            // One that the engine reads keeps others from it.
-            drop(file.take());
-            file = Some(File::open(home.file()).unwrap());
-            driver.ids() > 0
-        });
-        let file = file.unwrap();
+        let file = home.opened_by_kernel(&driver);
         assert!(home.kernel_reads(&file));
         let again = File::open(home.file()).unwrap();
         assert!(home.kernel_reads(&again) && driver.ids() == 1, "one number for an inode");
@@ -318,13 +323,7 @@ fn opens_succeed_while_the_driver_refuses_is_silent_or_is_gone() {
 fn a_full_cache_evicts_a_file_only_after_its_number_is_taken_back() {
     let Some(home) = Home::new(&[]) else { return };
     let driver = home.driver(Conduct::Registers);
-    let mut file = None;
-    until("the kernel reads", || {
-        drop(file.take());
-        file = Some(File::open(home.file()).unwrap());
-        driver.ids() > 0
-    });
-    let file = file.unwrap();
+    let file = home.opened_by_kernel(&driver);
     let others = Others::planted(&home.store);
     for _ in 0..2 {
         others.read(home.dir.path());
