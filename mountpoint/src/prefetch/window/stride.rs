@@ -105,6 +105,19 @@ mod tests {
     }
 
     #[test]
+    fn the_third_read_brings_the_next_one_and_later_ones_two_four_and_eight() {
+        let mut stride = Stride::default();
+        let mut read = |n: u64| {
+            let brought = stride.on_read(&(n << 20..(n << 20) + PAGE), 1 << 40);
+            brought.last().map(|range| (range.start >> 20) - n)
+        };
+        // The farthest read that is on its way, counted from this one.
+        assert_eq!([0, 1, 2, 3, 4, 5].map(&mut read), [None, None, Some(1), Some(2), Some(4), Some(8)]);
+        // One elsewhere ends it: three more make a stride again.
+        assert_eq!([500, 6, 7, 8].map(&mut read), [None, None, None, Some(1)]);
+    }
+
+    #[test]
     fn a_stride_ends_with_the_object_in_both_directions() {
         const SIZE: u64 = 10 << 20;
         let up: Vec<_> = (0..10).map(|n| n << 20).collect();

@@ -5,6 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 mod expected;
+mod properties;
 mod tables;
 
 const MIB: u64 = 1 << 20;
