@@ -11,8 +11,11 @@ fn part(reader: &Reader, data: &[u8], at: usize, len: usize) {
 
 #[test]
 fn a_copy_fetches_what_lies_between_its_ends_and_each_byte_once() {
-    for down in [false, true] {
-        let b = bench(256 << 20);
+    for (down, full) in [(false, false), (true, false), (false, true), (true, true)] {
+        // A cache that is full keeps nothing of it.
+        let cache = Arc::new(MemoryCache::new());
+        cache.fill_up();
+        let b = bench_with(256 << 20, full.then(|| Arc::clone(&cache) as Arc<dyn BlockCache>));
         let (id, data) = b.object("model", 64 * MIB);
         let reader = b.prefetcher.open(id, data.len() as u64, None);
         for n in 1..4 {
@@ -25,7 +28,7 @@ fn a_copy_fetches_what_lies_between_its_ends_and_each_byte_once() {
             part(&reader, &data, last, STEP);
             steps.into_iter().for_each(|at| part(&reader, &data, at, STEP));
         }
-        assert_eq!(b.fetched(), 36 << 20, "down: {down}");
+        assert_eq!(b.fetched(), 36 << 20, "down: {down}, full cache: {full}");
         drop(reader);
         until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
     }
@@ -82,6 +85,40 @@ fn without_memory_a_run_downwards_still_gets_what_it_asks_for() {
     (0..data.len() / STEP).rev().for_each(|n| part(&reader, &data, n * STEP, STEP));
     assert_eq!(b.fetched(), data.len() as u64, "nothing is dropped and fetched again");
     drop(held);
+}
+
+#[test]
+fn without_memory_a_copy_and_a_stride_fetch_what_is_read_alone() {
+    const PART: usize = 100 * 4096;
+    let b = bench(buffer::Config::TARGET_MIN);
+    let (id, data) = b.object("model", 96 * MIB);
+    let held: Vec<_> = std::iter::from_fn(|| b.pool.try_take(Use::Ahead, MIB)).collect();
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    for from in [5 * MIB, 25 * MIB] {
+        let to = from + 12 * MIB;
+        part(&reader, &data, to - STEP, STEP);
+        (from..to - STEP).step_by(STEP).for_each(|at| part(&reader, &data, at, STEP));
+    }
+    (0..6).for_each(|n| part(&reader, &data, (50 + 7 * n) * MIB, PART));
+    let (fetched, asked) = (b.fetched(), (24 * MIB + 6 * PART) as u64);
+    assert!((asked..=asked + (1 << 20)).contains(&fetched), "{fetched} for {asked}");
+    drop(held);
+}
+
+#[test]
+fn two_threads_of_one_handle_read_upwards_and_downwards_at_once() {
+    let b = bench(256 << 20);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let steps = data.len() / STEP;
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..steps / 2).for_each(|n| part(&reader, &data, n * STEP, STEP)));
+        scope.spawn(|| (steps / 2..steps).rev().for_each(|n| part(&reader, &data, n * STEP, STEP)));
+    });
+    let fetched = b.fetched();
+    assert!(fetched <= 2 * data.len() as u64, "{} MiB for 64", fetched >> 20);
+    drop(reader);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
 #[test]

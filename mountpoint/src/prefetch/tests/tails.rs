@@ -79,3 +79,16 @@ fn a_second_open_of_a_table_does_not_bring_its_tail_again() {
     assert!(!has_bytes);
     assert!(open(&b, &asker, &id, len).1);
 }
+
+#[test]
+fn an_object_replaced_after_its_tail_came_is_never_read_as_two_versions() {
+    let b = bench(256 << 20);
+    let asker = Asker::new(b.client.arc(), b.pool.clone(), None, Arc::default());
+    let len = 3 * MIB;
+    let (id, data) = b.object("table.parquet", len);
+    let (reader, has_bytes) = open(&b, &asker, &id, len);
+    assert!(has_bytes);
+    b.client.insert("table.parquet", vec![0; len]);
+    assert_eq!(read(&reader, len as u64 - 60_000, 60_000).unwrap(), data[len - 60_000..], "as it was opened");
+    assert_eq!(*read(&reader, 0, 4096).unwrap_err().kind(), ErrorKind::Changed);
+}
