@@ -60,11 +60,19 @@ fn main() -> anyhow::Result<()> {
         Command::ReadOn { dir, files, directories } => deaths::read_on(&dir, files, directories),
         Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
-            print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
+            print!("{}", compare::markdown(&load::<Report>(&before)?, &load::<Report>(&after)?));
             Ok(())
         }
         Command::Report { report, html, svg, workload, no_floors } => {
-            let report = load(&report)?.only(&workload, !no_floors)?;
+            // A run of programs is a table alone.
+            if html.is_none()
+                && svg.is_none()
+                && let Ok(run) = load::<programs::Report>(&report)
+            {
+                print!("{}", programs::markdown(&run.only(&workload)));
+                return Ok(());
+            }
+            let report = load::<Report>(&report)?.only(&workload, !no_floors)?;
             if html.is_none() && svg.is_none() {
                 print!("{}", report::markdown(&report));
             }
@@ -252,7 +260,7 @@ fn beside(program: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     cli::found(&program.map_or_else(beside, Ok)?)
 }
 
-fn load(file: &Path) -> anyhow::Result<Report> {
+fn load<R: serde::de::DeserializeOwned>(file: &Path) -> anyhow::Result<R> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not a report of this bench", file.display()))
 }

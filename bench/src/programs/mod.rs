@@ -44,6 +44,9 @@ pub(crate) struct Order {
 /// Most repetitions of such a row. Doubled, a program that sends too many requests half of the time passes.
 const AGAIN_MAX: usize = 2;
 
+/// Why a program that leaves files where it reads has failed.
+const CHANGED: &str = "a program that reads changed the bucket";
+
 /// The flags of a mount that are set.
 #[derive(Debug)]
 struct Mode {
@@ -266,10 +269,11 @@ impl Bench<'_> {
             Place::Mount(peer, mode) => (peer, mode),
             Place::Direct => return self.direct(server, work, &folder),
             Place::Local => {
-                let place = if self.task.writes() { work.join("local") } else { folder };
+                let place = if self.task.writes() { work.join("local") } else { folder.clone() };
                 std::fs::create_dir_all(&place)?;
                 drop_pages(&place)?;
                 let said = self.task_on(&place, work, None)?;
+                ensure!(self.task.writes() || names_below(&folder)? == names, "{CHANGED}");
                 return Ok(Sample::of(&said));
             }
         };
@@ -287,7 +291,7 @@ impl Bench<'_> {
                 bail!("the store does not have what was written: {stored:?}");
             }
         } else {
-            ensure!(names_below(&folder)? == names, "a program that reads changed the bucket");
+            ensure!(names_below(&folder)? == names, "{CHANGED}");
         }
         Ok(sample)
     }
@@ -368,11 +372,14 @@ impl Bench<'_> {
     fn task_on(&self, folder: &Path, work: &Path, device: Option<&str>) -> anyhow::Result<Said> {
         let said = self.runner.run(self.task.name, "run", folder, work, TASK_LIMIT)?;
         let devices = [said.device_before.as_deref(), said.device_after.as_deref()];
-        let is_on =
-            |found: &Option<&str>| found.is_some() && device.is_none_or(|device| *found == Some(device));
-        ensure!(devices.iter().all(is_on), "it ran on devices {devices:?}, and the mount's is {device:?}");
+        ensure!(is_on(devices, device), "it ran on devices {devices:?}, and the mount's is {device:?}");
         Ok(said)
     }
+}
+
+/// Whether a folder was on this device each time that a program looked; without a device, on any.
+fn is_on(found: [Option<&str>; 2], device: Option<&str>) -> bool {
+    found.iter().all(|found| found.is_some() && (device.is_none() || *found == device))
 }
 
 /// The paths of all files below a folder, sorted.
@@ -436,7 +443,7 @@ def run(folder, small):
 
 kit.main(prepare, run)
 "#;
-    static STUBBORN_TASK: Task = Task {
+    const STUBBORN_TASK: Task = Task {
         name: "stubborn",
         source: STUBBORN,
         module: "json",
@@ -445,8 +452,21 @@ kit.main(prepare, run)
         kind: table::Kind::Reads { requests_max: 9, with_ttl_max: 9 },
     };
 
-    /// The row of the stubborn program on the mount that this script makes: its arguments are bucket, folder and endpoint.
-    fn stubborn(command: &str) -> Row {
+    /// A program that leaves a file beside what it reads.
+    const UNTIDY: &str = r#""""Leaves a file with another name each time."""
+import os
+import kit
+
+def run(folder, small):
+    open(f"{folder}/left-{os.getpid()}", "w").close()
+    return kit.digest(b"")
+
+kit.main(lambda folder, small: kit.write(f"{folder}/data", b"a"), run)
+"#;
+    const UNTIDY_TASK: Task = Task { name: "untidy", source: UNTIDY, ..STUBBORN_TASK };
+
+    /// The rows of a program on a local folder, and on the mount that this script makes: its arguments are bucket, folder and endpoint.
+    fn rows(task: &'static Task, command: &str, rounds: usize) -> [Row; 2] {
         let folder = tempfile::tempdir().unwrap();
         let work = folder.path();
         let (bin, sources) = (work.join("env/bin"), work.join("sources"));
@@ -454,18 +474,17 @@ kit.main(prepare, run)
         std::fs::create_dir_all(&sources).unwrap();
         std::os::unix::fs::symlink(which("python3").unwrap(), bin.join("python")).unwrap();
         std::fs::write(sources.join("kit.py"), SHARED[0].1).unwrap();
-        std::fs::write(sources.join("stubborn.py"), STUBBORN).unwrap();
+        std::fs::write(sources.join(format!("{}.py", task.name)), task.source).unwrap();
         let order = Order {
             environment: Environment::at(&work.join("env")).unwrap(),
             names: Vec::new(),
-            rounds: 1,
+            rounds,
             latency: Duration::ZERO,
             small: true,
             direct: false,
             again: false,
         };
         let runner = Runner { environment: &order.environment, sources: &sources, small: true };
-        let task = &STUBBORN_TASK;
         let mut bench =
             Bench { order: &order, runner: &runner, task, lacking: &[], work, serial: 0, needed: None };
         let server = bench.prepare().unwrap();
@@ -476,17 +495,46 @@ kit.main(prepare, run)
         let mut subjects = [Place::Local, Place::Mount(&peer, &PLAIN)]
             .map(|place| Subject { place, row: Row::new(task, "peer", "default") });
         let mut local = None;
-        for subject in &mut subjects {
-            bench.round(&server, subject, &mut local, &|_| ());
+        for _ in 0..rounds {
+            for subject in &mut subjects {
+                bench.round(&server, subject, &mut local, &|_| ());
+            }
         }
-        let [of_local, of_mount] = subjects.map(|subject| subject.row);
+        subjects.map(|subject| subject.row)
+    }
+
+    /// The row of the stubborn program on the mount that this script makes.
+    fn stubborn(command: &str, rounds: usize) -> Row {
+        let [of_local, of_mount] = rows(&STUBBORN_TASK, command, rounds);
         assert_eq!(of_local.verdict, report::Verdict::Passes, "the program itself is sound");
         of_mount
+    }
+
+    fn is_untidy(row: &Row) -> bool {
+        matches!(&row.verdict, report::Verdict::Broken { why } if why == CHANGED)
     }
 
     fn which(tool: &str) -> Option<PathBuf> {
         let path = std::env::var_os("PATH")?;
         std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.exists())
+    }
+
+    #[test]
+    fn a_program_ran_on_a_mount_if_its_folder_was_there_before_and_after() {
+        let (mount, other) = (Some("0:42"), Some("8:1"));
+        assert!(is_on([mount, mount], mount) && is_on([other, other], None));
+        for found in [[other, mount], [mount, other], [other, other], [mount, None], [None, mount]] {
+            assert!(!is_on(found, mount), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_leaves_a_file_where_it_reads_has_failed() {
+        if !testkit::need_tool("python3") {
+            return;
+        }
+        let [of_local, _] = rows(&UNTIDY_TASK, "exit 3", 1);
+        assert!(is_untidy(&of_local), "{of_local:?}");
     }
 
     #[test]
@@ -507,15 +555,21 @@ kit.main(prepare, run)
             binary.display()
         );
         let until_half = "while [ ! -e $HOME/half ] && kill -0 $daemon; do sleep 0.01; done";
-        let whole = stubborn(&format!("{mount} {until_half}; rm $HOME/mounted; wait $daemon"));
+        let whole = stubborn(&format!("{mount} {until_half}; rm $HOME/mounted; wait $daemon"), 2);
         assert_eq!(whole.verdict, report::Verdict::Passes, "a mount that stays");
+        // Each round has a mount of its own, which finds no page in memory.
+        let sent: Vec<_> = whole.samples.iter().map(|sample| sample.bytes_sent).collect();
+        assert!(sent.len() == 2 && sent.iter().all(|sent| *sent >= 100_000), "{sent:?}");
+        assert!(whole.samples.iter().all(|sample| sample.requests.contains_key("GetObject")), "{whole:?}");
+        let [_, untidy] = rows(&UNTIDY_TASK, &format!("{mount} wait $daemon"), 1);
+        assert!(is_untidy(&untidy), "{untidy:?}");
         for (how, end) in [
             ("killed", format!("{mount} {until_half}; kill -9 $daemon; wait $daemon")),
             ("gone", format!("{mount} {until_half}; umount -l $2; wait $daemon")),
             ("absent", "true".to_owned()),
             ("absent with an error", "exit 3".to_owned()),
         ] {
-            let row = stubborn(&end);
+            let row = stubborn(&end, 1);
             let is_broken = matches!(&row.verdict, report::Verdict::Broken { .. });
             assert!(is_broken && row.samples.is_empty(), "{how}: {row:?}");
             assert!(row.surprise(true).is_none_or(|said| said.contains("failed")), "{how}");

@@ -126,6 +126,7 @@ fn last_words(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::programs::table::SHARED;
 
     /// A program of these lines, run by the Python of the machine.
     fn run(lines: &str, limit: Duration) -> anyhow::Result<Said> {
@@ -136,11 +137,35 @@ mod tests {
         std::fs::write(bin.join("python"), "#!/bin/sh\nexec python3 \"$@\"\n").unwrap();
         let set = Command::new("chmod").arg("755").arg(bin.join("python")).status();
         assert!(set.unwrap().success());
+        std::fs::write(sources.join("kit.py"), SHARED[0].1).unwrap();
         std::fs::write(sources.join("task.py"), lines).unwrap();
         let environment = Environment::at(&folder.path().join("env")).unwrap();
         let runner = Runner { environment: &environment, sources: &sources, small: true };
         let work = folder.path().join("work");
         runner.run("task", "run", folder.path(), &work, limit)
+    }
+
+    /// A program whose clock stands still but for these steps.
+    const STEPS: &str = "
+import time
+now = [0]
+time.monotonic = lambda: now[0]
+import kit
+now[0] += 100
+def run(folder, small):
+    now[0] += 5
+    return 'd'
+kit.main(lambda folder, small: None, run)
+";
+
+    #[test]
+    fn imports_are_outside_of_the_time() {
+        if !testkit::need_tool("python3") {
+            return;
+        }
+        let said = run(STEPS, Duration::from_secs(60)).unwrap();
+        assert_eq!((said.digest.as_deref(), said.seconds), (Some("d"), 5.0));
+        assert!(said.device_before.is_some() && said.device_before == said.device_after, "{said:?}");
     }
 
     #[test]

@@ -254,6 +254,12 @@ impl Row {
 }
 
 impl Report {
+    /// The rows of these programs; all without names.
+    pub(crate) fn only(mut self, names: &[String]) -> Self {
+        self.rows.retain(|row| names.is_empty() || names.contains(&row.program));
+        self
+    }
+
     /// A line for each row that is not as expected.
     pub(crate) fn surprises(&self) -> Vec<String> {
         let told = |row: &Row| {
@@ -320,6 +326,52 @@ mod tests {
             assert!(matches!(bad.verdict, Verdict::Broken { .. }), "{bad:?}");
             assert!(bad.surprise(true).is_some());
         }
+    }
+
+    #[test]
+    fn a_saved_run_shows_the_same_table_and_has_every_round() {
+        let mut good = row("copy_up", "mount-s3", "default");
+        for (seconds, requests) in [(0.5, 3), (0.4, 5), (0.9, 4)] {
+            let sample = Sample { daemon_cpu_s: 0.25, program_cpu_s: 0.75, seconds, ..sample("a", requests) };
+            good.add(sample, Some("a"), Some(1000));
+        }
+        assert!(
+            good.line().ends_with("| passes | 0.50 (0.40-0.90) | 5 | 1.20 | 0.25 | 0.75 |"),
+            "{}",
+            good.line()
+        );
+        let report = Report {
+            machine: Machine::here(),
+            libraries: vec!["numpy==2.4.6".to_owned()],
+            rounds: 3,
+            latency_ms: 20.0,
+            small: false,
+            rows: vec![good, row("zarr_chunks", "local", "").absent("zarr")],
+        };
+        let saved: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(saved.rows[0].samples.len(), 3);
+        assert_eq!(markdown(&saved), markdown(&report));
+        let one = markdown(&saved.only(&["zarr_chunks".to_owned()]));
+        assert!(one.contains("not installed: zarr") && !one.contains("copy_up"), "{one}");
+    }
+
+    #[test]
+    fn a_program_that_writes_may_fail_with_its_errno_alone() {
+        for (errno, is_expected) in [("EINVAL", true), ("EPERM", false)] {
+            let mut fails = row("write_npz", "mount-s3", "default");
+            let words = Some("OSError: of the library".to_owned());
+            let sample = Sample { errno: Some(errno.to_owned()), words, ..Sample::default() };
+            fails.add(sample, Some("a"), None);
+            assert!(
+                fails.line().contains(&format!("| **{errno}** OSError: of the library |")),
+                "{}",
+                fails.line()
+            );
+            assert_eq!(fails.surprise(true).is_none(), is_expected, "{errno}");
+        }
+        let mut works = row("write_npz", "mount-s3", "default");
+        works.add(sample("a", 3), Some("a"), None);
+        assert!(works.surprise(true).is_some(), "a pass is as unexpected");
     }
 
     #[test]

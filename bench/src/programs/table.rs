@@ -164,6 +164,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_random_comes_from_a_fixed_seed() {
+        for (name, source) in TASKS.iter().map(|task| (task.name, task.source)).chain(SHARED.iter().copied())
+        {
+            assert!(source.split("default_rng(").skip(1).all(|rest| !rest.starts_with(')')), "{name}");
+            assert!(!source.contains("import random\n") || source.contains("random.seed("), "{name}");
+            assert!(["urandom", "uuid", "secrets"].iter().all(|word| !source.contains(word)), "{name}");
+        }
+    }
+
+    #[test]
     fn libraries_beyond_those_of_ci_are_on_demand() {
         let on_demand: Vec<_> =
             TASKS.iter().filter(|task| task.is_on_demand()).map(|task| task.module).collect();
