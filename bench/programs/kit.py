@@ -4,8 +4,10 @@
 `verify FOLDER SCALE` prints the digest of what a task has written. Imports are outside of the time. `SCALE` is `small` or `full`.
 """
 
+import contextlib
 import errno
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -14,6 +16,8 @@ import time
 
 # The keys that the bench gives to every mount.
 KEY, SECRET, REGION = "bench", "bench-secret", "us-east-1"
+# Libraries for S3 that a program may use without a mount.
+LIBRARIES = ["pyarrow.fs", "obstore.store", "s3torchconnector", "runai_model_streamer"]
 NAMES = {os.strerror(number).lower(): name for number, name in errno.errorcode.items()}
 
 
@@ -90,6 +94,9 @@ def main(prepare, run, verify=None, needed=None, direct=None):
         said = {"digest": verify(folder, small) if verify else None}
     else:
         is_direct = action == "direct"
+        for library in LIBRARIES if is_direct else []:
+            with contextlib.suppress(ImportError, OSError):
+                importlib.import_module(library)
         said = {} if is_direct else {"device_before": device(folder)}
         cpu, begun = cpu_s(), time.monotonic()
         try:

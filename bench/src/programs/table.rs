@@ -13,6 +13,9 @@ pub(crate) const LOCK: &str = include_str!("../../programs/requirements.txt");
 /// The versions and hashes of all libraries, those on demand included.
 pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-more.txt");
 
+/// Libraries and tools that neither lock has. Whoever wants their rows installs them, the libraries into the environment.
+const BY_HAND: &[&str] = &["torch", "streaming", "ffmpeg", "restic"];
+
 /// One program and its task.
 #[derive(Debug)]
 pub(crate) struct Task {
@@ -60,10 +63,11 @@ impl Task {
         text.split(['\n', '"']).next().unwrap_or_default().trim_end_matches('.')
     }
 
-    /// Whether CI does not install the program's library.
+    /// Whether CI does not install the program's library or tool.
     pub(crate) fn is_on_demand(&self) -> bool {
         let has = |lock: &str| lock.lines().any(|line| line.starts_with(&format!("{}==", self.module)));
-        has(LOCK_MORE) && !has(LOCK)
+        let is_by_hand = self.tool.iter().chain([&self.module]).any(|name| BY_HAND.contains(name));
+        is_by_hand || has(LOCK_MORE) && !has(LOCK)
     }
 
     pub(crate) fn writes(&self) -> bool {
@@ -95,6 +99,9 @@ const fn writes(default: Outcome, allowed: Outcome) -> Kind {
     Kind::Writes { default, allowed }
 }
 
+/// A program on demand whose requests nobody has counted.
+const UNCOUNTED: Kind = reads(u64::MAX, u64::MAX);
+
 use Outcome::{Fails, Works};
 
 const ARROW: Option<Direct> = Some(Direct { module: "pyarrow", library: "pyarrow's S3" });
@@ -103,6 +110,9 @@ const POLARS: Option<Direct> = Some(Direct { module: "polars", library: "polars'
 const HDF5: Option<Direct> = Some(Direct { module: "pyarrow", library: "h5py over pyarrow's S3" });
 const ZARR: Option<Direct> = Some(Direct { module: "obstore", library: "zarr over obstore" });
 const OBSTORE: Option<Direct> = Some(Direct { module: "obstore", library: "obstore" });
+const STREAMER: Option<Direct> =
+    Some(Direct { module: "runai_model_streamer", library: "Run:ai's model streamer" });
+const CONNECTOR: Option<Direct> = Some(Direct { module: "s3torchconnector", library: "s3torchconnector" });
 
 /// All programs, readers first.
 pub(crate) const TASKS: &[Task] = &[
@@ -111,7 +121,7 @@ pub(crate) const TASKS: &[Task] = &[
     task!("duckdb_aggregate", "duckdb", None, reads(33, 25), DUCKDB),
     task!("duckdb_glob", "duckdb", None, reads(82, 42), DUCKDB),
     task!("polars_scan", "polars", None, reads(38, 26), POLARS),
-    task!("safetensors_whole", "safetensors", None, reads(42, 42)),
+    task!("safetensors_whole", "safetensors", None, reads(42, 42), STREAMER),
     task!("safetensors_six", "safetensors", None, reads(44, 44), OBSTORE),
     task!("model_read", "numpy", None, reads(42, 42)),
     // The order in which eight processes touch pages decides: 60 to 95 for the same bytes.
@@ -129,6 +139,9 @@ pub(crate) const TASKS: &[Task] = &[
     task!("cog_window", "rasterio", None, reads(23, 23)),
     task!("tokenizer_load", "tokenizers", None, reads(9, 9)),
     task!("transformers_config", "transformers", None, reads(38, 24)),
+    task!("torch_loader", "torch", None, UNCOUNTED, CONNECTOR),
+    task!("streaming_shards", "streaming", None, UNCOUNTED),
+    task!("ffmpeg_cut", "numpy", Some("ffmpeg"), UNCOUNTED),
     task!("write_npy", "numpy", None, writes(Works, Works)),
     task!("write_npz", "numpy", None, writes(Fails("EINVAL"), Fails("EINVAL"))),
     task!("write_parquet", "pyarrow", None, writes(Works, Works)),
@@ -143,6 +156,9 @@ pub(crate) const TASKS: &[Task] = &[
     task!("write_checkpoint", "numpy", None, writes(Fails("ENOSYS"), Works)),
     task!("write_append", "numpy", None, writes(Fails("EPERM"), Works)),
     task!("write_rsync", "numpy", Some("rsync"), writes(Fails("ENOSYS"), Works)),
+    task!("write_torch", "torch", None, writes(Fails("ENOSYS"), Works)),
+    task!("write_ffmpeg", "numpy", Some("ffmpeg"), writes(Fails("EINVAL"), Fails("EINVAL"))),
+    task!("write_restic", "numpy", Some("restic"), writes(Fails("ENOSYS"), Works)),
 ];
 
 #[cfg(test)]
@@ -176,8 +192,12 @@ mod tests {
     #[test]
     fn libraries_beyond_those_of_ci_are_on_demand() {
         let on_demand: Vec<_> =
-            TASKS.iter().filter(|task| task.is_on_demand()).map(|task| task.module).collect();
-        assert_eq!(on_demand, ["webdataset", "pysam", "rasterio", "tokenizers", "transformers"]);
+            TASKS.iter().filter(|task| task.is_on_demand()).map(|task| task.name).collect();
+        let readers =
+            ["webdataset_shards", "bam_index", "cog_window", "tokenizer_load", "transformers_config"];
+        let by_hand = ["torch_loader", "streaming_shards", "ffmpeg_cut"];
+        let writers = ["write_torch", "write_ffmpeg", "write_restic"];
+        assert_eq!(on_demand, [&readers[..], &by_hand, &writers].concat());
     }
 
     #[test]
