@@ -250,6 +250,9 @@ pub(crate) struct ProgramArgs {
     /// Also the programs' own libraries for S3, without a mount
     #[arg(long)]
     direct: bool,
+    /// Read-ahead given to every mount (root only)
+    #[arg(long, value_name = "KIB")]
+    read_ahead_kb: Option<u64>,
     /// Fail if a program passes that should not, fails that should pass, asks mount-s3 for more requests than expected, or is missing;
     /// libraries on demand may be
     #[arg(long)]
@@ -274,6 +277,7 @@ impl ProgramArgs {
             latency: Duration::from_millis(self.latency_ms),
             small: self.small,
             direct: self.direct,
+            read_ahead_kb: self.read_ahead_kb,
             again: self.check,
         })
     }

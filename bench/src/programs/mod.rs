@@ -37,6 +37,8 @@ pub(crate) struct Order {
     pub(crate) small: bool,
     /// Whether to run the programs' own libraries for S3, too.
     pub(crate) direct: bool,
+    /// Read-ahead of every mount, in KiB.
+    pub(crate) read_ahead_kb: Option<u64>,
     /// Whether to repeat a row with more requests than expected: a program's threads may send more by chance.
     pub(crate) again: bool,
 }
@@ -110,6 +112,7 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
         rounds: order.rounds,
         latency_ms: order.latency.as_secs_f64() * 1e3,
         small: order.small,
+        read_ahead_kb: order.read_ahead_kb,
         rows: Vec::new(),
     };
     let runner = Runner { environment: &order.environment, sources: &sources, small: order.small };
@@ -324,10 +327,15 @@ impl Bench<'_> {
         };
         drop_pages(folder)?;
         let mount = Mount::start(&peer.command(&plan)?, work, &format!("programs-{}", self.serial), None)?;
+        if let Some(kib) = self.order.read_ahead_kb {
+            mount.set_read_ahead(kib)?;
+        }
         self.slow_down(server);
         let cpu_before = mount.cpu_s();
         let said = self.task_on(mount.dir(), work, Some(mount.device()));
         let is_serving = mount.is_serving();
+        // A daemon may set the read-ahead after it has mounted.
+        let read_ahead_kb = mount.read_ahead_kb();
         let daemon_cpu_s = mount.cpu_s() - cpu_before;
         server.faults().clear();
         let last_words = mount.last_words();
@@ -335,6 +343,9 @@ impl Bench<'_> {
         drop(mount);
         let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
         ensure!(is_serving, "the mount died meanwhile; its last words: {last_words}");
+        if let Some(wanted) = self.order.read_ahead_kb {
+            ensure!(read_ahead_kb == Some(wanted), "the mount's read-ahead is {read_ahead_kb:?} KiB");
+        }
         let mut sample = Sample::of(&said);
         sample.daemon_cpu_s = daemon_cpu_s;
         sample.count(server);
@@ -482,6 +493,7 @@ kit.main(lambda folder, small: kit.write(f"{folder}/data", b"a"), run)
             latency: Duration::ZERO,
             small: true,
             direct: false,
+            read_ahead_kb: None,
             again: false,
         };
         let runner = Runner { environment: &order.environment, sources: &sources, small: true };

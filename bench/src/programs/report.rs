@@ -28,6 +28,9 @@ pub(crate) struct Report {
     pub(crate) rounds: usize,
     pub(crate) latency_ms: f64,
     pub(crate) small: bool,
+    /// Read-ahead that every mount was given, in KiB.
+    #[serde(default)]
+    pub(crate) read_ahead_kb: Option<u64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -275,9 +278,10 @@ pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}.", report.machine.line());
     let scale = if report.small { "small" } else { "full" };
+    let read_ahead = report.read_ahead_kb.map(|kib| format!(", read-ahead of {kib} KiB")).unwrap_or_default();
     let _ = writeln!(
         out,
-        "Medians of {} interleaved rounds (least to most), {} ms a request, data of the {scale} scale. {}.\n",
+        "Medians of {} interleaved rounds (least to most), {} ms a request{read_ahead}, data of the {scale} scale. {}.\n",
         report.rounds,
         short(report.latency_ms),
         report.libraries.join(", ")
@@ -346,11 +350,13 @@ mod tests {
             rounds: 3,
             latency_ms: 20.0,
             small: false,
+            read_ahead_kb: Some(2048),
             rows: vec![good, row("zarr_chunks", "local", "").absent("zarr")],
         };
         let saved: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(saved.rows[0].samples.len(), 3);
         assert_eq!(markdown(&saved), markdown(&report));
+        assert!(markdown(&saved).contains("20.0 ms a request, read-ahead of 2048 KiB, "));
         let one = markdown(&saved.only(&["zarr_chunks".to_owned()]));
         assert!(one.contains("not installed: zarr") && !one.contains("copy_up"), "{one}");
     }

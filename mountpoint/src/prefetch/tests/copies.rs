@@ -35,6 +35,27 @@ fn a_copy_fetches_what_lies_between_its_ends_and_each_byte_once() {
 }
 
 #[test]
+fn what_lies_between_the_ends_of_a_copy_is_asked_for_at_once() {
+    for down in [false, true] {
+        let b = bench_by(Clock::manual(), 256 << 20, None);
+        let (id, data) = b.object("model", 64 * MIB);
+        let reader = b.prefetcher.open(id, data.len() as u64, None);
+        let (first, last) = (5 * MIB, 37 * MIB - STEP);
+        let (ends, next) = if down { ([first, last], last - STEP) } else { ([last, first], first + STEP) };
+        ends.into_iter().for_each(|at| part(&reader, &data, at, STEP));
+        let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
+        let (send, receive) = mpsc::channel();
+        reader.read(next as u64, STEP, move |result| send.send(result.map(|b| b.to_vec())).unwrap());
+        b.runtime.block_on(gate.arrived(3));
+        gate.release();
+        let bytes = receive.recv_timeout(Duration::from_secs(60)).expect("an answer").unwrap();
+        assert!(bytes == data[next..next + STEP], "down: {down}");
+        until("all of it was asked for", || b.fetched() >= 32 << 20);
+        assert_eq!(b.fetched(), 32 << 20, "down: {down}");
+    }
+}
+
+#[test]
 fn columns_that_two_threads_read_at_once_are_no_copy() {
     const APART: usize = 24;
     let b = bench(256 << 20);
