@@ -25,7 +25,7 @@ def prepare(folder, small):
 def run(folder, small):
     data = StreamingDataset(local=folder, shuffle=False, batch_size=1)
     read = kit.digest(*(data[n]["bytes"] for n in range(count(small))))
-    # Its locks, one for each data set.
+    # The library leaves locks, one for each data set.
     shutil.rmtree(os.path.join(tempfile.gettempdir(), "streaming"), ignore_errors=True)
     return read
 

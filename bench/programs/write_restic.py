@@ -13,7 +13,7 @@ def restic(folder, *words):
     environment = {**os.environ, "RESTIC_PASSWORD": "bench", "RESTIC_REPOSITORY": f"{folder}/backup"}
     command = ["restic", "--no-cache", "--quiet", *words]
     try:
-        # It tries again for a quarter of an hour what the file system refuses.
+        # restic tries again for a quarter of an hour what the file system refuses.
         subprocess.run(command, check=True, capture_output=True, env=environment, timeout=20)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise RuntimeError((error.stderr or b"").decode(errors="replace").strip()) from None
