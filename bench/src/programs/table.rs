@@ -13,7 +13,7 @@ pub(crate) const LOCK: &str = include_str!("../../programs/requirements.txt");
 /// The versions and hashes of all libraries, those on demand included.
 pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-more.txt");
 
-/// Libraries and tools that neither lock has. Whoever wants their rows installs them, the libraries into the environment.
+/// Libraries and tools that neither lock has. Their rows run once they are installed by hand, the libraries into the environment.
 const BY_HAND: &[&str] = &["torch", "streaming", "ffmpeg", "restic"];
 
 /// One program and its task.
