@@ -1,5 +1,7 @@
 //! Whole mounts by a real systemd: each test has a node of its own, with the real engine and a real S3 server.
 
+mod layers;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
