@@ -77,6 +77,17 @@ pub struct Left {
     pub rest: Option<Duration>,
 }
 
+impl Left {
+    /// Logs a failure as a warning, and a conflict, which is usual, only for debugging. `wait`: the time until the next plan.
+    fn log(&self, group: &Group, wait: Duration) {
+        let (Group { node, volume }, why) = (group, &self.why);
+        match self.conflict {
+            true => tracing::debug!(node, volume, ?wait, why, "the facts have changed; a new plan is made"),
+            false => tracing::warn!(node, volume, ?wait, why, "the plan failed; it will be made again"),
+        }
+    }
+}
+
 enum Seen {
     Pod(Box<Pod>),
     Claim(Box<PersistentVolumeClaim>),
@@ -226,14 +237,10 @@ impl MainLoop {
                 () = &mut stop, if !stopped => stopped = true,
                 Some((group, result)) = working.next() => match result {
                     Ok(again) => queue.done(group, again, Instant::now()),
-                    Err(Left { why, conflict, rest }) => {
-                        metrics.plan_left(conflict);
-                        let (node, volume) = (group.node.clone(), group.volume.clone());
-                        let wait = queue.failed(group, rest.unwrap_or_default(), Instant::now());
-                        match conflict {
-                            true => tracing::debug!(node, volume, ?wait, why, "the facts have changed; a new plan is made"),
-                            false => tracing::warn!(node, volume, ?wait, why, "the plan failed; it will be made again"),
-                        }
+                    Err(left) => {
+                        metrics.plan_left(left.conflict);
+                        let rest = left.rest.unwrap_or_default();
+                        left.log(&group, queue.failed(group.clone(), rest, Instant::now()));
                     }
                 },
                 Some(again) = reserving.next() => waits_for_room = again,
@@ -419,4 +426,35 @@ where
     });
     seen.push(stream.boxed());
     store
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _};
+
+    use super::*;
+
+    #[test]
+    fn a_failed_plan_is_a_warning_and_a_conflict_is_for_debugging() {
+        let mut file = tempfile::tempfile().unwrap();
+        let lines = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::DEBUG);
+        let subscriber = lines.with_writer(file.try_clone().unwrap()).finish();
+        let group = Group { node: "worker-1".into(), volume: "pv-1".into() };
+        tracing::subscriber::with_default(subscriber, || {
+            for conflict in [false, true] {
+                let left = Left { why: "exceeded quota".into(), conflict, rest: None };
+                left.log(&group, Duration::from_secs(3));
+            }
+        });
+        let mut log = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut log).unwrap();
+        let lines: Vec<_> = log.lines().collect();
+        let [failure, conflict] = lines.as_slice() else { panic!("{log}") };
+        assert!(failure.contains(" WARN ") && failure.contains("the plan failed"), "{failure}");
+        assert!(conflict.contains(" DEBUG ") && conflict.contains("the facts have changed"), "{conflict}");
+        for word in ["worker-1", "pv-1", "exceeded quota", "3s"] {
+            assert!(failure.contains(word) && conflict.contains(word), "{word}: {log}");
+        }
+    }
 }

@@ -2,14 +2,16 @@
 
 mod fixtures;
 
+use std::io::{Read as _, Seek as _};
 use std::time::{Duration, Instant};
 
 use csi::contract::VERSION;
-use fixtures::Cluster;
+use fixtures::{Cluster, NAMESPACE};
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
-use reconciler::main_loop::carry_out;
+use reconciler::main_loop::{MainLoop, carry_out};
 use reconciler::plan::plan;
+use testkit::until_async;
 
 /// The value of a series, by the beginning of its line.
 fn value(page: &str, series: &str) -> f64 {
@@ -90,4 +92,34 @@ async fn a_plan_whose_facts_changed_is_a_conflict_and_no_failure() {
     let page = metrics.page(&cluster.cache());
     assert_eq!(value(&page, "mount_s3_csi_reconcile_conflicts_total"), 2.0);
     assert_eq!(value(&page, "mount_s3_csi_reconcile_failures_total"), 1.0);
+}
+
+#[tokio::test]
+async fn a_failure_that_is_counted_is_a_warning_in_the_log() {
+    let mut file = tempfile::tempfile().unwrap();
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(file.try_clone().unwrap());
+    let _logs = tracing::subscriber::set_default(lines.finish());
+    let (cluster, _) = Cluster::with(&["w"]);
+    cluster.lock().refuse_pods = Some((403, "exceeded quota".into()));
+    let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
+    let page = main_loop.page();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(main_loop.run(async {
+        let _ = stopped.await;
+    }));
+    let failures = || value(&page(), "mount_s3_csi_reconcile_failures_total");
+    until_async("a failure is counted", || failures() > 0.0).await;
+    drop(stop);
+    running.await.unwrap();
+    let mut log = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut log).unwrap();
+    let is_it =
+        |line: &&str| line.contains(" WARN ") && line.contains("the plan failed; it will be made again");
+    let told: Vec<_> = log.lines().filter(is_it).collect();
+    assert!(!told.is_empty(), "{log}");
+    assert!(
+        told.iter().all(|line| line.contains("exceeded quota") && line.contains("volume=\"pv\"")),
+        "{log}"
+    );
 }

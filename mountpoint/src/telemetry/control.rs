@@ -193,6 +193,18 @@ impl Drop for Registered {
 }
 
 impl Registered {
+    /// Serves the socket in the first usable folder, or logs why there is none. That is usual in a Mountpoint Pod, whose root is
+    /// read-only, so the line does not warn.
+    pub(super) fn serve_or_say(
+        places: &[SocketFolder],
+        telemetry: &Arc<Telemetry>,
+        supervisor: &Supervisor,
+        runtime: &tokio::runtime::Handle,
+    ) -> Option<Self> {
+        let served = Self::serve(places, telemetry, supervisor, runtime);
+        served.inspect_err(|error| tracing::info!("mount-s3-ctl will not find this mount: {error:#}")).ok()
+    }
+
     /// Serves the socket in the first usable folder.
     pub(super) fn serve(
         places: &[SocketFolder],

@@ -196,13 +196,7 @@ impl Bound {
         };
         let driver = self.driver.map(|bound| bound.serve(of_driver, supervisor, runtime));
         let driver = driver.transpose().context("--control-socket")?;
-        let control = match control::Registered::serve(&control, &telemetry, supervisor, runtime) {
-            Ok(registered) => Some(registered),
-            Err(error) => {
-                tracing::info!("mount-s3-ctl will not find this mount: {error:#}");
-                None
-            }
-        };
+        let control = control::Registered::serve_or_say(&control, &telemetry, supervisor, runtime);
         let exporter = exporter.map(|exporter| (exporter, telemetry));
         Ok(Told { exporter, _control: control, _http: http, _driver: driver })
     }

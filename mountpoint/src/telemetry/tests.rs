@@ -211,3 +211,21 @@ async fn a_folder_that_others_may_write_to_is_not_used() {
     assert!(refused.unwrap_err().to_string().contains("only this user may write"));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
+
+#[test]
+fn a_mount_without_a_folder_for_its_socket_says_so_and_does_not_warn() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
+    let told = Arc::new(telemetry());
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing can be made below a file.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let log = crate::testing::log_of(|| {
+        let places = [SocketFolder::below(&file, None)];
+        let handle = runtime.handle();
+        assert!(control::Registered::serve_or_say(&places, &told, &supervisor, handle).is_none());
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains(" INFO ") && log.contains("mount-s3-ctl will not find this mount"), "{log}");
+}
