@@ -20,7 +20,7 @@ use csi::controller::volumes::Volumes;
 use csi::events::{Notice, Teller};
 use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
-use csi::mounter::shared::{self, SharedMounter};
+use csi::mounter::shared::{self, Leaving, SharedMounter};
 use csi::mounter::systemd::{self, SystemdMounter};
 use csi::node::NodeService;
 use csi::server::{Health, Server};
@@ -188,9 +188,15 @@ fn mounter(
                 release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual
             };
-            let fallback =
-                degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd, notices)).transpose()?;
-            Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
+            let fallback = degraded.as_ref().map(|systemd| by_systemd(kubelet.clone(), systemd, notices));
+            let pods = PodMounter::with_fallback(client, mounts, fallback.transpose()?)?;
+            if shared::has_sources(&kubelet) {
+                info!("this node has mounts of an engines pod: they stay until their workloads end");
+                let usual = shared::Config::new(config.node.node_id.clone(), 0);
+                Arc::new(Leaving::new(pods, shared::Config { kubelet, ..usual })?)
+            } else {
+                Arc::new(pods)
+            }
         }
         Mounting::Shared { volumes_max, disk, revision } => {
             let usual = shared::Config::new(config.node.node_id.clone(), *volumes_max);

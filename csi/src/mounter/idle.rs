@@ -22,6 +22,7 @@ use super::notes::Notes;
 use super::stages::{Stage, Stages};
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
+use crate::contract::engines_pod::is_source;
 
 /// Longest wait for a process that has a source in use only because it looks at it, such as the kubelet.
 const LOOKED_AT: Duration = Duration::from_secs(3);
@@ -155,11 +156,12 @@ impl Idle {
     }
 }
 
-/// The sources to unmount, with their pods' UIDs if known: the pod is marked; or it is gone, if all pods have been listed.
+/// The sources to unmount, with their pods' UIDs if known: the pod is marked; or it is gone, if all pods have been listed. Sources of an
+/// engines pod are not among them: after a change of `node.mounter` the room `shared/` unmounts them.
 fn due(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Option<String>)> {
     let is_due = |name: &String| match pods.items.get(name) {
         Some(pod) => pod.needs_unmount.then(|| (name.clone(), Some(pod.uid.clone()))),
-        None => pods.synced.then(|| (name.clone(), None)),
+        None => (pods.synced && !is_source(name)).then(|| (name.clone(), None)),
     };
     sources.iter().filter_map(is_due).collect()
 }

@@ -19,7 +19,7 @@ fn pods(list: &[(&str, bool)], synced: bool) -> View<MountpointPod> {
 
 #[test]
 fn marked_pods_are_due_and_unknown_ones_only_once_all_are_known() {
-    let sources = ["mp-marked", "mp-serving", "mp-gone"].map(str::to_owned);
+    let sources = ["mp-marked", "mp-serving", "mp-gone", "sh-1"].map(str::to_owned);
     let list = [("mp-marked", true), ("mp-serving", false), ("mp-without-source", true)];
     let marked = ("mp-marked".to_owned(), Some("mp-marked-uid".to_owned()));
     assert_eq!(due(&sources, &pods(&list, true)), [marked.clone(), ("mp-gone".to_owned(), None)]);

@@ -10,6 +10,7 @@
 mod cached;
 mod caches;
 mod engines_pod;
+mod leaving;
 mod shares;
 mod unused;
 
@@ -19,15 +20,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use kube::Client;
 use mountpoint::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use self::caches::Caches;
 pub use self::caches::Disk;
 use self::engines_pod::{EnginesPod, EnginesPods};
+pub use self::leaving::{Leaving, has_sources};
 use self::shares::{Chosen, Share, Shares, key_of};
-use super::assignment;
+use super::assignment::{self, MountpointPod, View};
 use super::bind::{Over, bind, over};
 use super::comm_files::CommFiles;
 use super::credentials::Profile;
@@ -126,20 +128,7 @@ impl SharedMounter {
         let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
         let mut tasks = JoinSet::new();
         let pods = assignment::follow_app(client, &config.node, &config.namespace, APP, &mut tasks);
-        let locks = Arc::new(Locks::default());
-        let node = Arc::new(Node {
-            pods: EnginesPods::new(pods, &config.kubelet, &config.namespace, config.processes.clone()),
-            targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
-            shares: Shares::of(&config.kubelet, config.volumes_max),
-            files: HostFiles::of(&config.kubelet),
-            caches: Caches::of(&config.kubelet, config.disk.clone()),
-            engines: Arc::new(Engines::default()),
-            probes: Probes::default(),
-            locks,
-            revivals: Arc::new(Revivals::new()),
-            released: Notify::new(),
-            config,
-        });
+        let node = Node::new(config, pods, false);
         let serving = Arc::clone(&node);
         tasks.spawn(async move { serving.dial_all() });
         tasks.spawn(unused::run(Arc::clone(&node)));
@@ -196,10 +185,7 @@ impl Mounter for SharedMounter {
     }
 
     fn restarting(&self, target: &Path) -> Option<Restarting> {
-        let mounts = table().ok()?;
-        let sources = comm::sources(&self.node.config.kubelet);
-        let source = mounts.source_of(mounts.at(target)?, &sources)?;
-        self.node.restarting(source.point.file_name()?.to_str()?)
+        self.node.restarting_at(target)
     }
 
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
@@ -227,6 +213,8 @@ struct Node {
     revivals: Arc<Revivals>,
     /// Notified when a target was unmounted.
     released: Notify,
+    /// Whether new mounts are another mounter's, which also has all sources but those of engines pods.
+    leaves: bool,
 }
 
 /// The mount found at a target, and the name of the source that it is bound to, if it must be mounted again and the table of mounts tells
@@ -237,6 +225,24 @@ struct Found {
 }
 
 impl Node {
+    fn new(config: Config, pods: watch::Receiver<View<MountpointPod>>, leaves: bool) -> Arc<Self> {
+        let locks = Arc::new(Locks::default());
+        Arc::new(Self {
+            pods: EnginesPods::new(pods, &config.kubelet, &config.namespace, config.processes.clone()),
+            targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
+            shares: Shares::of(&config.kubelet, config.volumes_max),
+            files: HostFiles::of(&config.kubelet),
+            caches: Caches::of(&config.kubelet, config.disk.clone()),
+            engines: Arc::new(Engines::default()),
+            probes: Probes::default(),
+            locks,
+            revivals: Arc::new(Revivals::new()),
+            released: Notify::new(),
+            leaves,
+            config,
+        })
+    }
+
     async fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<()> {
         let deadline = Instant::now() + self.config.mount_within;
         let locked = self.targets.make(&request.target)?;
@@ -552,6 +558,13 @@ impl Node {
     fn last_words(&self, name: &str) -> Option<String> {
         let share = self.shares.get(name)?;
         CommFiles::open(&self.comm(&share.pod, name)).ok()?.error()
+    }
+
+    /// The restart of the engine behind a target, if one is in progress.
+    fn restarting_at(&self, target: &Path) -> Option<Restarting> {
+        let mounts = table().ok()?;
+        let source = mounts.source_of(mounts.at(target)?, &comm::sources(&self.config.kubelet))?;
+        self.restarting(source.point.file_name()?.to_str()?)
     }
 
     /// The restart of the engine of a source, if one is in progress.

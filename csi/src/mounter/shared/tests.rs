@@ -20,6 +20,7 @@ use crate::mounter::testing::engine::MountpointPod;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 
 mod caches;
+mod leaving;
 
 const NODE: &str = "worker-1";
 const LONG: Duration = Duration::from_secs(60);

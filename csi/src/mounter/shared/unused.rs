@@ -2,7 +2,7 @@
 //! and its keys and its note are removed.
 //!
 //! Sources of Mountpoint Pods are unmounted, too: the driver may have made them before `node.mounter` was changed, and no reconciler is
-//! left.
+//! left. After a change the other way round they are the other mounter's.
 //!
 //! Never here: an unmount while a target is bound.
 
@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::Node;
 use super::shares::Share;
 use crate::contract::comm::{self, Comm};
+use crate::contract::engines_pod::is_source;
 use crate::mounter::comm_files::CommFiles;
 use crate::mounter::idle::Unmounting;
 use crate::mounter::mountinfo::Mounts;
@@ -86,7 +87,8 @@ impl Node {
         let entries = std::fs::read_dir(comm::sources(kubelet)).into_iter().flatten().flatten();
         let there = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let noted = self.shares.all().unwrap_or_default().into_keys();
-        there.chain(noted).filter(|name| !self.has_targets(&mounts, name)).collect()
+        let ours = |name: &String| !self.leaves || is_source(name);
+        there.chain(noted).filter(|name| ours(name) && !self.has_targets(&mounts, name)).collect()
     }
 
     fn has_targets(&self, mounts: &Mounts, name: &str) -> bool {
