@@ -634,6 +634,17 @@ def engines(what, path, version):
     check(f"{what}: a node reads the pods of its own namespace, and nothing else", "" if of_node == wanted else str(of_node))
 
 
+def engines_left(what, path, before):
+    """node.mounter is pod, and was shared: the engines pods stay as they are, and new mounts are those of Mountpoint Pods. `before`: as it was."""
+    rendered, shared = Rendered(path), Rendered(before)
+    form(what, rendered)
+    now, then = rendered.one("DaemonSet", "s3-csi-engines"), shared.one("DaemonSet", "s3-csi-engines")
+    check(f"{what}: the engines pods stay as they are", "" if now == then else f"{now} {then}")
+    driver = {it["name"]: it.get("value") for it in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["env"]}
+    good = driver.get("NODE_MOUNTER", "pod") == "pod" and "SHARED_MAX_VOLUMES" not in driver
+    check(f"{what}: the driver makes no mounts there", "" if good else str(driver))
+
+
 def engines_cache(what, path, plain, medium):
     """The engines pods have a disk for caches, an emptyDir or a directory of the node, and the driver knows it. `plain`: the same without."""
     rendered, without = Rendered(path), Rendered(plain)
@@ -778,7 +789,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "engines": engines, "engines-cache": engines_cache, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "engines": engines, "engines-left": engines_left, "engines-cache": engines_cache, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

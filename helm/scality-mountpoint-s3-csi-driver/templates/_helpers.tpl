@@ -165,6 +165,12 @@ imagePullSecrets:
 {{- if and (eq (include "mount-s3.mounter" .) "pod") (eq (toString .Values.controller.split) "true") }}true{{ end -}}
 {{- end }}
 
+{{/* Whether nodes have engines pods: with node.mounter pod those of before, until shared.experimental is false. */}}
+{{- define "mount-s3.hasEngines" -}}
+{{- $mounter := include "mount-s3.mounter" . -}}
+{{- if or (eq $mounter "shared") (and (eq $mounter "pod") (eq (toString (.Values.shared).experimental) "true")) }}true{{ end -}}
+{{- end }}
+
 {{/* The share of one engine in the memory limit of an engines pod, in MiB. */}}
 {{- define "mount-s3.share" -}}
 {{- $limit := dig "resources" "limits" "memory" "2Gi" (default dict .Values.shared) -}}
