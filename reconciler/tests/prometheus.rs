@@ -15,6 +15,7 @@ use reconciler::facts::Group;
 use reconciler::main_loop::Health;
 use reconciler::plan::plan;
 use reconciler::server;
+use serde_json::Value;
 use testkit::{Prometheus, need_tool, prometheus, until};
 
 const DASHBOARD: &str = include_str!("../../helm/scality-mountpoint-s3-csi-driver/files/dashboard.json");
@@ -41,21 +42,33 @@ fn panels_about_engines_ask_for_what_engines_count() {
     }
 }
 
-/// A volume whose Mountpoint Pod has 91 % of its memory in use.
-fn full() -> VolumeUsage {
+const MIB: u64 = 1 << 20;
+
+/// A volume whose Mountpoint Pod uses this much of its memory limit.
+fn with_memory(volume: &str, memory_bytes: u64, memory_limit_bytes: u64) -> VolumeUsage {
     VolumeUsage {
-        volume: "pv".into(),
-        claim: "pv".into(),
+        volume: volume.into(),
+        claim: volume.into(),
         claim_namespace: "default".into(),
         mountpoint_pod: "mp-1".into(),
         usage: Usage {
-            memory_bytes: Some(91),
-            memory_limit_bytes: Some(100),
+            memory_bytes: Some(memory_bytes),
+            memory_limit_bytes: Some(memory_limit_bytes),
             cpu_us: Some(1),
             oom_kills: Some(0),
             kernel_files: None,
         },
     }
+}
+
+/// Mountpoint Pods of which the first two are near their limits: above 90 %, and with less than 32 MiB left.
+fn usages() -> [VolumeUsage; 4] {
+    [
+        with_memory("full", 233 * MIB, 256 * MIB),
+        with_memory("large-and-full", 1000 * MIB, 1024 * MIB),
+        with_memory("large", 980 * MIB, 1024 * MIB),
+        with_memory("small", 30 * MIB, 60 * MIB),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +93,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
         // Both services share one page, since Prometheus has one target in this test.
         Arc::new(move || {
-            let of_node = volume_metrics::page(&of_node.page(None), "node", &[full()], None);
+            let of_node = volume_metrics::page(&of_node.page(None), "node", &usages(), None);
             metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node
         })
     };
@@ -113,7 +126,13 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     until("the pod that does not start is seen", || !prometheus.query(&pending).is_empty());
 
     let memory = expression("MountS3CSIMemoryNearLimit");
-    until("a Mountpoint Pod whose memory is nearly full is seen", || !prometheus.query(&memory).is_empty());
+    until("the Mountpoint Pods whose memory is nearly full are seen, and no others", || {
+        let seen = prometheus.query(&memory);
+        let volume = |it: &Value| it["metric"]["persistentvolume"].as_str().map(str::to_owned);
+        let mut volumes: Vec<String> = seen.iter().filter_map(volume).collect();
+        volumes.sort();
+        volumes == ["full", "large-and-full"]
+    });
 
     let refused = expression("MountS3CSIPodsNotCreated");
     until("pods that are not made are seen", || {
