@@ -12,6 +12,11 @@ results_of=(csi reconciler helm ci/e2e.d)
 # Days after which ci/check warns.
 results_days=7
 
+# verdict_of STATUS LOG: of a scenario. One that left something out has not passed.
+verdict_of() {
+    if [ "$1" -eq 0 ] && ! grep -q '^SKIPPED: ' "$2"; then say passed; else say failed; fi
+}
+
 # take_results FILE: rows of FILE, if it is given, in place of those that are known. A scenario without a row gets one, and a row whose scenario
 # is gone goes. Then the page.
 take_results() {
