@@ -78,19 +78,7 @@ impl Confinement {
         if let Some(broker) = broker::of_this_process() {
             broker.confined()?;
         }
-        let lacking = sandbox::enter(&self.folders, self.rings);
-        if lacking.is_empty() {
-            tracing::info!("this process is confined to its mount: docs/hosts.md says what it may still do");
-            return Ok(());
-        }
-        let lacking = named(&lacking);
-        if self.is_required {
-            bail!(
-                "--sandbox on: this system can't confine everything: {lacking}; --sandbox auto mounts without it"
-            );
-        }
-        tracing::warn!("the sandbox lacks a part, and the mount works without it: {lacking}");
-        Ok(())
+        judge(&sandbox::enter(&self.folders, self.rings), self.is_required)
     }
 
     /// Confines this process, after it told the helper the mount to unmount from here on.
@@ -125,6 +113,25 @@ fn prevented(wish: &Sandbox, keys: &SourceOfKeys, has_proxies: bool, root: Optio
     Some(format!("root would have no rights to {}, which another user owns", beyond.display()))
 }
 
+/// Logs what the sandbox lacks.
+///
+/// # Errors
+/// A required sandbox lacks a part.
+fn judge(lacking: &[Lacking], is_required: bool) -> anyhow::Result<()> {
+    if lacking.is_empty() {
+        tracing::info!("this process is confined to its mount: docs/hosts.md says what it may still do");
+        return Ok(());
+    }
+    let lacking = named(lacking);
+    if is_required {
+        bail!(
+            "--sandbox on: this system can't confine everything: {lacking}; --sandbox auto mounts without it"
+        );
+    }
+    tracing::warn!("the sandbox lacks a part, and the mount works without it: {lacking}");
+    Ok(())
+}
+
 /// The missing parts in one line.
 fn named(lacking: &[Lacking]) -> String {
     lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
@@ -144,6 +151,21 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::testing::log_of;
+
+    #[test]
+    fn a_kernel_without_landlock_is_warned_of_or_refused_if_it_is_required() {
+        let lacking = [Lacking::Files("this kernel has none".to_owned())];
+        let log = log_of(|| judge(&lacking, false).unwrap());
+        assert!(log.contains(" WARN ") && log.contains("landlock, which confines files"), "{log}");
+        let refused = log_of(|| {
+            let error = judge(&lacking, true).unwrap_err().to_string();
+            assert!(error.contains("landlock") && error.contains("--sandbox auto"), "{error}");
+        });
+        assert_eq!(refused, "", "the error says it");
+        let whole = log_of(|| judge(&[], true).unwrap());
+        assert!(whole.contains(" INFO ") && whole.contains("confined to its mount"), "{whole}");
+    }
 
     #[test]
     fn a_sandbox_that_would_end_keys_or_a_cache_is_prevented() {
