@@ -9,23 +9,24 @@ use super::BLOCK;
 use super::budget::Use;
 use super::ledger::Ledger;
 use super::page::{PageBlock, Pages};
+use super::short::{Short, Shorts};
 use crate::sync::{Arc, Mutex};
 
-/// Largest request that the heap serves, in bytes; a larger one takes a whole block.
-const HEAP_MAX: usize = BLOCK / 2;
+/// Largest request in bytes that gets a piece of its length; a larger one takes a whole block.
+const SHORT_MAX: usize = BLOCK / 2;
 
 /// The unit in which small requests are charged, in bytes.
 const PAGE: usize = 4096;
 
 /// The bytes that the budget charges for a request of `len` bytes.
 pub fn charge(len: usize) -> u64 {
-    if len > HEAP_MAX { BLOCK as u64 } else { len.next_multiple_of(PAGE) as u64 }
+    if len > SHORT_MAX { BLOCK as u64 } else { len.next_multiple_of(PAGE) as u64 }
 }
 
 #[derive(Debug)]
 enum Storage {
     Page(PageBlock),
-    Heap(Box<[u8]>),
+    Short(Short),
 }
 
 #[derive(Debug)]
@@ -33,13 +34,13 @@ struct Charge {
     ledger: Arc<Ledger>,
     purpose: Mutex<Use>,
     bytes: u64,
-    in_heap: bool,
+    is_short: bool,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.in_heap {
-            self.ledger.sub_heap(self.bytes);
+        if self.is_short {
+            self.ledger.sub_short(self.bytes);
         }
         let purpose = *self.purpose.lock();
         self.ledger.give_back(purpose, self.bytes);
@@ -58,17 +59,23 @@ pub struct BlockMut {
 
 impl BlockMut {
     /// Creates a block for `len` bytes (at most [`BLOCK`]), for which [`charge`] bytes were taken; `None` if the kernel has no memory.
-    pub(super) fn new(ledger: &Arc<Ledger>, pages: &Arc<Pages>, purpose: Use, len: usize) -> Option<Self> {
+    pub(super) fn new(
+        ledger: &Arc<Ledger>,
+        pages: &Arc<Pages>,
+        shorts: &Arc<Shorts>,
+        purpose: Use,
+        len: usize,
+    ) -> Option<Self> {
         let bytes = charge(len);
-        let in_heap = len <= HEAP_MAX;
-        let storage = if in_heap {
-            // The budget counts only memory in use. Idle pages make room for the heap, or both would stay resident.
-            pages.shrink(ledger.add_heap(bytes) as usize);
-            Storage::Heap(vec![0; len].into_boxed_slice())
+        let is_short = len <= SHORT_MAX;
+        let storage = if is_short {
+            // The budget counts only memory in use. Idle pages make room for short blocks, or both would stay resident.
+            pages.shrink((ledger.add_short(bytes) as usize).saturating_sub(shorts.idle_max()));
+            Storage::Short(shorts.take(len))
         } else {
             Storage::Page(pages.take().ok()?)
         };
-        let charge = Charge { ledger: Arc::clone(ledger), purpose: Mutex::new(purpose), bytes, in_heap };
+        let charge = Charge { ledger: Arc::clone(ledger), purpose: Mutex::new(purpose), bytes, is_short };
         Some(Self { storage, filled: 0, limit: len, charge })
     }
 
@@ -97,7 +104,7 @@ impl BlockMut {
         let (filled, limit) = (self.filled, self.limit);
         match &mut self.storage {
             Storage::Page(page) => &mut page.as_mut_slice()[filled..limit],
-            Storage::Heap(heap) => &mut heap[filled..limit],
+            Storage::Short(short) => &mut short[filled..limit],
         }
     }
 
@@ -126,7 +133,7 @@ impl Storage {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Page(page) => page.as_slice(),
-            Self::Heap(heap) => heap,
+            Self::Short(short) => short,
         }
     }
 }

@@ -14,8 +14,8 @@ pub(super) struct Ledger {
     queue: Mutex<Queue>,
     /// Total bytes of the budget.
     total: u64,
-    /// Bytes of small requests, which are in the heap, beside the pages.
-    heap: AtomicU64,
+    /// Bytes of short blocks, which are beside the pages.
+    short: AtomicU64,
     contended: tokio::sync::Notify,
 }
 
@@ -41,7 +41,7 @@ impl Ledger {
         Self {
             queue: Mutex::new(Queue { state, wakers: Vec::new() }),
             total,
-            heap: AtomicU64::new(0),
+            short: AtomicU64::new(0),
             contended: tokio::sync::Notify::new(),
         }
     }
@@ -122,15 +122,15 @@ impl Ledger {
         self.change(BudgetState::nobody_reads);
     }
 
-    /// Adds `bytes` to the memory in the heap. Returns the bytes that the budget leaves to pages.
-    pub(super) fn add_heap(&self, bytes: u64) -> u64 {
-        let heap = self.heap.fetch_add(bytes, Relaxed) + bytes;
-        self.total.saturating_sub(heap)
+    /// Adds `bytes` to the memory of short blocks. Returns the bytes that the budget leaves to pages.
+    pub(super) fn add_short(&self, bytes: u64) -> u64 {
+        let short = self.short.fetch_add(bytes, Relaxed) + bytes;
+        self.total.saturating_sub(short)
     }
 
-    /// Subtracts `bytes` from the memory in the heap.
-    pub(super) fn sub_heap(&self, bytes: u64) {
-        self.heap.fetch_sub(bytes, Relaxed);
+    /// Subtracts `bytes` from the memory of short blocks.
+    pub(super) fn sub_short(&self, bytes: u64) {
+        self.short.fetch_sub(bytes, Relaxed);
     }
 
     /// Changes the state, and wakes the requests that the change grants.

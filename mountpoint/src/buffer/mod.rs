@@ -12,12 +12,14 @@ mod ledger;
 mod page;
 mod pool;
 mod scratch;
+mod short;
 
 pub use block::{Block, BlockMut, charge};
 pub use budget::{Pressure, Use};
 pub use fill::Fill;
 pub use pool::{Pool, Reservation};
 pub use scratch::Scratch;
+pub use short::Beside;
 
 /// Bytes of a block: the largest FUSE read (1 MiB), so an aligned read never straddles two.
 pub const BLOCK: usize = 1 << 20;

@@ -7,17 +7,19 @@ use super::block::{BlockMut, charge};
 use super::budget::{Pressure, Use};
 use super::ledger::Ledger;
 use super::page::Pages;
+use super::short::{Beside, Shorts};
 use super::{BLOCK, Config};
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// Idle time of a block after which its huge page returns to the kernel: all memory is back within a minute.
+/// Idle time of a block after which its memory returns to the kernel: all memory is back within a minute.
 const IDLE_FOR: Duration = Duration::from_secs(40);
 
 /// The pool of a mount. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pages: Arc<Pages>,
+    shorts: Arc<Shorts>,
     ledger: Arc<Ledger>,
 }
 
@@ -26,7 +28,11 @@ impl Pool {
     /// its memory as long as it likes, gets at most three eighths while both are busy, and the rest of their shares while they are not.
     pub fn new(config: &Config) -> Self {
         let total = config.target.saturating_sub(config.network).max(16 * BLOCK as u64);
-        Self { pages: Arc::new(Pages::new(Clock::machine())), ledger: Arc::new(Ledger::new(total)) }
+        Self {
+            pages: Arc::new(Pages::new(Clock::machine())),
+            shorts: Arc::new(Shorts::new(Clock::machine(), total)),
+            ledger: Arc::new(Ledger::new(total)),
+        }
     }
 
     /// The largest single reservation, in bytes, that is certain to be granted some day.
@@ -86,9 +92,14 @@ impl Pool {
         self.try_reserve(purpose, charge(len))?.block(len)
     }
 
+    /// Copies bytes that wait without a place in the budget. The caller limits how many there are.
+    pub fn beside(&self, bytes: &[u8]) -> Beside {
+        self.shorts.beside(bytes)
+    }
+
     /// Returns idle memory to the kernel. Never ends; the mount runs this task beside the requests.
     pub async fn keep_trimmed(self) {
-        self.pages.keep_trimmed(IDLE_FOR).await;
+        tokio::join!(self.pages.keep_trimmed(IDLE_FOR), self.shorts.keep_trimmed(IDLE_FOR));
     }
 
     /// Notes that read-ahead has ended: writers may have all memory until memory is reserved for read-ahead again.
@@ -117,7 +128,8 @@ impl Reservation {
         if len > BLOCK || self.bytes < bytes {
             return None;
         }
-        let block = BlockMut::new(&self.pool.ledger, &self.pool.pages, self.purpose, len)?;
+        let Pool { pages, shorts, ledger } = &self.pool;
+        let block = BlockMut::new(ledger, pages, shorts, self.purpose, len)?;
         self.bytes -= bytes;
         Some(block)
     }

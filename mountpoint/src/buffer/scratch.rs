@@ -1,4 +1,4 @@
-//! A large buffer into which one thread receives, outside the budget: only its filled part takes memory.
+//! A buffer in a mapping of its own: only its filled part takes memory, and a drop returns all of it.
 //!
 //! The allocator would zero the buffer, so that all of it would be resident from the start, and would keep freed memory.
 #![expect(
@@ -20,6 +20,8 @@ pub struct Scratch {
 
 // SAFETY: a Scratch is the only way to its bytes, and plain bytes may be used from any thread.
 unsafe impl Send for Scratch {}
+// SAFETY: through a shared reference only shared slices are made; what `at` gives is used by unsafe code alone, which has to answer for it.
+unsafe impl Sync for Scratch {}
 
 impl Scratch {
     /// Maps a buffer of `len` bytes, at least one.

@@ -218,7 +218,7 @@ impl Upload {
         Ok(need)
     }
 
-    /// Takes bytes into parts like `absorb`. Bytes that must wait are held on the heap. If too many writes are held already, the part goes
+    /// Takes bytes into parts like `absorb`. Bytes that must wait are held. If too many writes are held already, the part goes
     /// to disk right away, and full parts wait on disk for a place in flight.
     ///
     /// # Errors

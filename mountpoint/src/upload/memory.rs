@@ -14,12 +14,12 @@ use tracing::warn;
 
 use super::Error;
 use super::reclaim::Reclaim;
-use crate::buffer::{BLOCK, Pool, Reservation, Use};
+use crate::buffer::{BLOCK, Beside, Pool, Reservation, Use};
 use crate::clock::Clock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Most bytes of held writes, which wait on the heap without a reply until memory comes free. They are outside the budget, within the 64
+/// Most bytes of held writes, which wait without a reply until memory comes free. They are outside the budget, within the 64
 /// MiB by which peak RSS may exceed it. Beyond this limit, writes go straight to a spill file; without a spill directory they fail.
 pub(super) const HELD_MAX: u64 = 32 << 20;
 
@@ -101,9 +101,14 @@ impl Memory {
         self.count(|m| &m.first, bytes, self.first_max)
     }
 
-    /// The permit to hold a copy of a write on the heap.
+    /// The permit to hold a copy of a write; see [`Memory::beside`].
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
+    }
+
+    /// Copies a write to hold it.
+    pub(super) fn beside(&self, data: &[u8]) -> Beside {
+        self.pool.beside(data)
     }
 
     /// The permit to keep early bytes.

@@ -17,6 +17,7 @@ use super::part::Part;
 use super::size::OBJECT_MAX;
 use super::stage::{Decision, Event, Stage};
 use super::{Error, Shared};
+use crate::buffer::Beside;
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{NewObject, PartLimits, Properties, Replaces};
@@ -84,7 +85,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Held {
-    pub(super) data: Vec<u8>,
+    pub(super) data: Beside,
     pub(super) taken: usize,
     pub(super) done: WriteDone,
     pub(super) _permit: Counted,
@@ -292,7 +293,7 @@ impl Upload {
             Ok(held) => held,
             Err(error) => return Err((error, done)),
         };
-        let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
+        let data = self.shared.memory.beside(rest); // copy: no memory at hand, and the caller's buffer is only lent
         state.held.push_back(Held { data, taken: 0, done, _permit });
         if let Some(need) = need {
             state.is_busy = true;
