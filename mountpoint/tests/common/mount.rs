@@ -340,6 +340,11 @@ impl TestMount {
         self.status("VmHWM:")
     }
 
+    /// The pages of programs and libraries in the engine's memory, in bytes.
+    pub(crate) fn file_rss(&self) -> u64 {
+        self.status("RssFile:")
+    }
+
     /// The memory that the engine holds now, in bytes.
     pub(crate) fn rss(&self) -> u64 {
         self.status("VmRSS:")
