@@ -217,7 +217,11 @@ fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
 /// Creates the rings, if this kernel accepts them; otherwise logs the reason.
 pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
     let release = capability::release();
-    let rings = match capability::has_ring(offered) {
+    let is_on = capability::has_ring(offered);
+    if let Some(warning) = ring::risk::here(&release).filter(|_| is_on) {
+        tracing::warn!("{warning}");
+    }
+    let rings = match is_on {
         true if ring::is_sound(&release) => Rings::prepare(device),
         true => {
             Err(format!("Linux {} loses memory there; 6.18.3 is the first that does not", release.trim()))

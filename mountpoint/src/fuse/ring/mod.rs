@@ -7,6 +7,7 @@
 
 mod entries;
 mod queue;
+pub(super) mod risk;
 mod warm;
 
 use std::io;
