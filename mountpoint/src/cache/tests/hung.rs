@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use testkit::until;
+use tokio::sync::oneshot;
 
 use super::super::format::Name;
 use super::super::io::{FileStat, How, Kind, Waits};
@@ -16,6 +17,8 @@ use super::super::rest::{LATE, LATE_MAX, TRIAL_EVERY};
 use super::*;
 use crate::buffer;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::testing::MemoryClient;
+use crate::upload::{self, Uploader};
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -299,6 +302,54 @@ fn a_read_that_hangs_and_then_fails_costs_its_block_alone() {
     b.keep(&id("a", "1"));
     b.cache.settle();
     assert!(b.is_here(0), "it was put anew");
+}
+
+/// Goal: spilled parts are written and read back on threads of the runtime, and the cache takes none of those: here there is one.
+#[test]
+fn parts_are_spilled_and_sent_while_the_disk_of_the_cache_hangs() {
+    const FILES: usize = 10;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let b = Bench::new();
+    assert!(b.is_here(0));
+    b.gate.set(Some(Call::Any));
+    let asked: Vec<_> = {
+        let _entered = runtime.enter();
+        (0..2 * LATE_MAX as u64).map(|n| b.ask(n * 5000)).collect()
+    };
+    until("the disk has as many as it may", || b.gate.hung() == LATE_MAX);
+    let (spilled, client) = (tempfile::tempdir().unwrap(), MemoryClient::new());
+    let spill_dir = Some(spilled.path().to_owned());
+    let config = upload::Config { part_size: 4 << 20, spill_dir, ..upload::Config::default() };
+    let pool = Pool::new(&buffer::Config { target: 32 << 20, network: 0 });
+    let metrics = Arc::clone(&b.metrics);
+    let uploader =
+        Uploader::new(client.arc(), pool, config, Clock::machine(), metrics, runtime.handle().clone());
+    let piece = content(&id("piece", "1"), 0..MIB);
+    let keys: Vec<_> = (0..FILES).map(|n| n.to_string()).collect();
+    let uploads: Vec<_> = keys.iter().map(|key| uploader.create(ObjectKey::new(key), false)).collect();
+    let stored = async {
+        for at in 0..3 {
+            for upload in &uploads {
+                let (send, written) = oneshot::channel();
+                upload.write(at * MIB, &piece, Box::new(move |result| _ = send.send(result)));
+                written.await.unwrap().unwrap();
+            }
+        }
+        for upload in &uploads {
+            upload.finish().await.unwrap();
+        }
+    };
+    let in_time = async { tokio::time::timeout(Duration::from_secs(120), stored).await };
+    runtime.block_on(in_time).expect("parts wait for the disk of the cache");
+    let expected = piece.repeat(3);
+    assert!(keys.iter().all(|key| client.object(key).unwrap() == expected));
+    assert!(b.metrics.uploads_spilled.get() > 0, "{FILES} parts of 4 MiB don't fit into 24");
+    assert_eq!((b.gate.hung(), asked.len()), (LATE_MAX, 2 * LATE_MAX), "it hangs all the while");
 }
 
 /// Goal: the end of a mount does not wait for a hanging disk, but waits some seconds for a slow one.
