@@ -111,6 +111,17 @@ mod tests {
         assert!(ask().await.is_err(), "each caller hears why there is none");
     }
 
+    #[tokio::test]
+    async fn a_new_host_is_resolved_while_the_name_of_another_has_no_answer() {
+        let (silent, new) = (Question::default(), Question::default());
+        let (let_go, waits) = mpsc::channel::<()>();
+        let out = silent.join(move || waits.recv().map(|()| Vec::new()).map_err(io::Error::other)).unwrap();
+        let addresses = new.ask("localhost", 80).await.unwrap();
+        assert!(!addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback()));
+        assert!(out.borrow().is_none(), "the other question is still out");
+        drop(let_go);
+    }
+
     #[test]
     fn a_name_is_resolved_while_all_threads_for_disks_wait() {
         let runtime = tokio::runtime::Builder::new_multi_thread()
