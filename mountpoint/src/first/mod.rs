@@ -17,6 +17,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use guess::Cause;
+pub use next::Nexts;
 
 use crate::buffer::{BLOCK, Block, BlockMut, Pool, Use};
 use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR, Sectors};
@@ -27,7 +28,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use endings::{Began, Endings};
 use guess::Guess;
-use next::Nexts;
 use recent::Recent;
 use whole::Wholes;
 
@@ -77,6 +77,11 @@ fn began(size: u64, range: &Range<u64>) -> Option<Began> {
         }
         _ => None,
     }
+}
+
+/// Whether a read lies in the tail of a file of `size` bytes, and not in its head.
+pub fn is_tail(size: u64, range: &Range<u64>) -> bool {
+    matches!(began(size, range), Some(Began::Tail(_)))
 }
 
 /// Whether a first read of a file of `size` bytes is for all of it. `None` for a file that teaches nothing: its head is all of it, or it is
@@ -471,5 +476,6 @@ mod tests {
         );
         assert_eq!(began(MIB, &(MIB / 2..MIB / 2 + 10)), None);
         assert_eq!(began(MOST, &(MOST - 8..MOST)), None, "it lies on both sides");
+        assert!(is_tail(MIB, &(MIB - 20_000..MIB)) && !is_tail(MIB, &(0..10)) && !is_tail(MOST, &(8..MOST)));
     }
 }

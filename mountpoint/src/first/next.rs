@@ -1,5 +1,5 @@
-//! Predicts, by the ending of a file's name, what a program reads of a file whose tail the kernel has. Tables of one make have their
-//! columns at the same places, and a program that opens each table a second time reads the same columns of all. Pure.
+//! Predicts, by the ending of a file's name, what a program reads of a file after its tail. Tables of one make have their columns at the
+//! same places, and a program reads the same columns of all, often by a second open of each. Pure.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,6 +11,9 @@ use super::endings::ending;
 const ENDINGS_MAX: usize = 16;
 /// Files of an ending, in a row, with reads of the same bytes, before the engine requests these bytes of the next one.
 const ENOUGH: u8 = 2;
+/// Files of an ending, in a row, of which a program read the tail alone, before the bytes have to be learned anew. Doubling it doubles what
+/// is fetched in vain by a program that reads tails alone after one that did not.
+const UNREAD_MAX: u8 = 2;
 
 /// The latest such read of an ending's files.
 #[derive(Debug)]
@@ -19,22 +22,24 @@ struct Read {
     range: Range<u64>,
     /// Files in a row with this read.
     files: u8,
+    /// Files in a row since, of which only the tail was read.
+    unread: u8,
 }
 
 /// The bytes that are read after the tail, by ending.
 #[derive(Debug, Default)]
-pub(super) struct Nexts(VecDeque<Read>);
+pub struct Nexts(VecDeque<Read>);
 
 impl Nexts {
     /// The bytes of this key's file that a program probably reads next.
-    pub(super) fn likely(&self, key: &str) -> Option<Range<u64>> {
+    pub fn likely(&self, key: &str) -> Option<Range<u64>> {
         let ending = ending(key)?;
         let known = self.0.iter().find(|known| *known.ending == *ending)?;
         (known.files >= ENOUGH).then(|| known.range.clone())
     }
 
-    /// Notes the first read of this key's file after an open at which the kernel had the tail.
-    pub(super) fn began(&mut self, key: &str, range: &Range<u64>) {
+    /// Notes the first read of this key's file after its tail.
+    pub fn began(&mut self, key: &str, range: &Range<u64>) {
         let Some(ending) = ending(key) else { return };
         let at = self.0.iter().position(|known| *known.ending == *ending);
         if range.end - range.start > LEN as u64 {
@@ -44,14 +49,26 @@ impl Nexts {
             return;
         }
         match at.and_then(|at| self.0.get_mut(at)) {
-            Some(known) if known.range == *range => known.files = (known.files + 1).min(ENOUGH),
-            Some(known) => (known.range, known.files) = (range.clone(), 1),
+            Some(known) if known.range == *range => {
+                (known.files, known.unread) = ((known.files + 1).min(ENOUGH), 0);
+            }
+            Some(known) => (known.range, known.files, known.unread) = (range.clone(), 1, 0),
             None => {
                 if self.0.len() >= ENDINGS_MAX {
                     self.0.pop_front();
                 }
-                self.0.push_back(Read { ending: ending.into(), range: range.clone(), files: 1 });
+                self.0.push_back(Read { ending: ending.into(), range: range.clone(), files: 1, unread: 0 });
             }
+        }
+    }
+
+    /// Notes that this key's file was closed after its tail alone was read.
+    pub fn unread(&mut self, key: &str) {
+        let Some(ending) = ending(key) else { return };
+        let Some(known) = self.0.iter_mut().find(|known| *known.ending == *ending) else { return };
+        known.unread += 1;
+        if known.unread >= UNREAD_MAX {
+            (known.files, known.unread) = (0, 0);
         }
     }
 }
@@ -70,6 +87,25 @@ mod tests {
         assert_eq!((nexts.likely("a/2.orc"), nexts.likely("parquet")), (None, None));
         nexts.began("a/2.parquet", &(8192..12_288));
         assert_eq!(nexts.likely("a/3.parquet"), None);
+    }
+
+    #[test]
+    fn two_files_in_a_row_of_which_the_tail_alone_was_read_end_it() {
+        let mut nexts = Nexts::default();
+        nexts.unread("a.parquet");
+        (0..2).for_each(|_| nexts.began("a.parquet", &(4096..8192)));
+        nexts.unread("b.PARQUET");
+        assert!(nexts.likely("c.parquet").is_some());
+        nexts.began("c.parquet", &(4096..8192));
+        nexts.unread("d.parquet");
+        nexts.unread("d.orc");
+        assert!(nexts.likely("e.parquet").is_some(), "not in a row");
+        nexts.unread("e.parquet");
+        assert_eq!(nexts.likely("f.parquet"), None);
+        nexts.began("f.parquet", &(4096..8192));
+        assert_eq!(nexts.likely("g.parquet"), None);
+        nexts.began("g.parquet", &(4096..8192));
+        assert!(nexts.likely("h.parquet").is_some(), "two teach it again");
     }
 
     #[test]

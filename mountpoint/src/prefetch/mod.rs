@@ -13,6 +13,7 @@ mod object;
 mod pieces;
 mod proof;
 mod reader;
+mod table;
 mod window;
 
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ use crate::cache::BlockCache;
 pub use crate::cache::{Hold, Lend, Whole};
 use crate::clock::Clock;
 use crate::doorbell::{Doorbell, Next};
-use crate::first::First;
+use crate::first::{First, Nexts};
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey};
 use crate::s3::ObjectClient;
@@ -111,6 +112,8 @@ struct Shared {
     /// Permits to copy cached blocks to another key.
     carries: Semaphore,
     link: Mutex<Link>,
+    /// The bytes that handles of tables read after the tail.
+    nexts: Mutex<Nexts>,
     /// The number of handles that read in sequence, and so share the link.
     streams: AtomicU64,
     /// Requests that have their memory.
@@ -152,6 +155,7 @@ impl Prefetcher {
             moved: Mutex::default(),
             carries: Semaphore::new(1),
             link,
+            nexts: Mutex::default(),
             streams,
             under_way: AtomicUsize::new(0),
             read,

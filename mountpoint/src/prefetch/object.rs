@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use super::pieces::{FetchNo, Pieces};
 use super::proof::{Proof, Verdict};
+use super::table::{self, Step, Table};
 use super::{Error, Shared};
 use crate::buffer::{Block, Use};
 use crate::cache::{CACHE_BLOCK, Sectors};
 use crate::checksum::Checksum;
 use crate::object::ObjectId;
 use crate::s3;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// One version of one object, shared by all handles that read it.
@@ -28,6 +29,10 @@ pub(super) struct Object {
     pub(super) readers: AtomicU64,
     pub(super) next_reader: AtomicU64,
     pub(super) last_read: Mutex<Instant>,
+    /// The first reads, by all handles.
+    table: Mutex<Table>,
+    /// Whether further reads teach nothing, so that they need no lock.
+    is_taught: AtomicBool,
     /// `None` until the store says the checksum of the whole version.
     proof: Mutex<Option<Proof>>,
     /// Set once all bytes came and differed from the store's checksum: every read of the present handles fails.
@@ -47,6 +52,8 @@ impl Object {
             readers: AtomicU64::new(0),
             next_reader: AtomicU64::new(1),
             last_read: Mutex::new(now),
+            table: Mutex::default(),
+            is_taught: AtomicBool::new(false),
             proof: Mutex::default(),
             wrong: OnceLock::new(),
         }
@@ -58,6 +65,40 @@ impl Object {
 
     pub(super) fn last_read(&self) -> Instant {
         *self.last_read.lock()
+    }
+
+    /// Notes a read, and learns what is read after the tail. `demand`: the read's whole pages. For a first read of the tail, returns the
+    /// bytes that are probably read next.
+    pub(super) fn learn(&self, range: &Range<u64>, demand: &Range<u64>) -> Option<Range<u64>> {
+        if self.is_taught.load(Relaxed) {
+            return None;
+        }
+        let step = {
+            let mut table = self.table.lock();
+            let step = table.on_read(range, self.size);
+            self.is_taught.store(*table == Table::Known, Relaxed);
+            step
+        };
+        let key = self.id.key.as_str();
+        match step {
+            Step::Tail => {
+                let next = self.shared.nexts.lock().likely(key);
+                next.filter(|next| table::fits(next, self.size))
+            }
+            Step::Next => {
+                self.shared.nexts.lock().began(key, demand);
+                None
+            }
+            Step::Other => None,
+        }
+    }
+
+    /// Notes that the last handle is closed: nothing more is read after the tail.
+    pub(super) fn all_closed(&self) {
+        let is_unread = self.table.lock().close();
+        if is_unread {
+            self.shared.nexts.lock().unread(self.id.key.as_str());
+        }
     }
 
     /// Whether bytes are in memory or in flight.

@@ -9,6 +9,7 @@ use super::object::Object;
 use super::pieces::ReaderNo;
 use super::window::{Plan, Window};
 use super::{Bytes, Error, ReadDone};
+use crate::buffer::Pressure;
 use crate::first::First;
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -104,6 +105,8 @@ impl Reader {
             let plan = progress.window.on_read(&range, object.shared.pool.pressure(), limit);
             (plan, progress.first.take())
         };
+        // An open that made a request teaches the opens after it (`first/`), and the second one of a table brings these bytes itself.
+        let next = object.learn(&range, &plan.demand).filter(|_| first.is_none());
         if let Some(first) = first {
             first.began(&range);
         }
@@ -143,6 +146,9 @@ impl Reader {
             Cached::Absent => {
                 metrics.fuse_reads_waited.inc();
                 self.fetch(&plan, range, Box::new(done));
+                if let Some(next) = next {
+                    self.fetch_beside(&next);
+                }
             }
         }
     }
@@ -167,6 +173,18 @@ impl Reader {
         }
         drop(pieces);
         self.object.start(fetches);
+    }
+
+    /// Requests bytes that are probably read next, while the tail is on its way. If memory is short, they come when a read asks for them.
+    fn fetch_beside(&self, next: &Range<u64>) {
+        let object = &self.object;
+        if object.shared.pool.pressure() > Pressure::Low {
+            return;
+        }
+        let mut pieces = object.pieces.lock();
+        let fetches = object.plan_fetches(&mut pieces, next, Cause::AheadOfStore, u64::MAX, true, false);
+        drop(pieces);
+        object.start(fetches);
     }
 
     /// Requests the bytes of a read that has to wait, together with those to fetch ahead.
@@ -222,6 +240,7 @@ impl Drop for Reader {
         // The last handle leaves: no byte in flight is wanted any more.
         if self.object.readers.fetch_sub(1, Relaxed) == 1 {
             self.object.forget(&(0..u64::MAX));
+            self.object.all_closed();
         }
     }
 }

@@ -5,6 +5,7 @@ mod cached;
 mod copies;
 #[cfg(feature = "shuttle")]
 mod model;
+mod tables;
 mod tails;
 mod together;
 mod wholes;

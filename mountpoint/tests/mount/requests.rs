@@ -155,6 +155,40 @@ fn tables_of_a_listing_read_from_their_footers_take_one_request_each() {
 }
 
 #[test]
+fn tables_of_one_make_bring_the_column_beside_the_tail() {
+    use std::os::unix::fs::FileExt as _;
+    const TABLES: u64 = 8;
+    const LONG: usize = 3 << 20;
+    let store = Store::new();
+    let table = |i: u64| Pattern(i).bytes(0, LONG);
+    (0..TABLES).for_each(|i| store.plant(&format!("tables/{i}.parquet"), &table(i)));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    assert_eq!(fs::read_dir(mount.path("tables")).unwrap().count() as u64, TABLES);
+    let read = |i: u64, at: usize, len: usize| {
+        let file = File::open(mount.path(&format!("tables/{i}.parquet"))).unwrap();
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, at as u64).unwrap();
+        assert!(bytes == table(i)[at..at + len], "{i}");
+        file
+    };
+    let query = |i: u64| {
+        let _footer = read(i, LONG - 16_384, 16_384);
+        read(i, 1_000_000, 32_843)
+    };
+    store.requests().reset();
+    (0..TABLES - 1).for_each(|i| drop(query(i)));
+    // No answer comes before both were asked for.
+    store.faults().add(Fault::on("GetObject", Effect::Hold));
+    std::thread::scope(|scope| {
+        scope.spawn(|| query(TABLES - 1));
+        until("tail and column were asked for", || store.requests().count("GetObject") == 2 * TABLES);
+        store.faults().release();
+    });
+    store.faults().clear();
+    assert_eq!(store.requests().total(), 2 * TABLES, "{:?}", store.requests().all());
+}
+
+#[test]
 fn sixteen_names_of_a_directory_opened_at_once_share_a_page() {
     const NAMES: u64 = 16;
     const ROUNDS: u64 = 5;
