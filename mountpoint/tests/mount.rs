@@ -36,6 +36,7 @@ mod mount {
     mod fstab;
     mod full;
     mod full_early;
+    mod full_holes;
     mod full_later;
     mod full_lent;
     mod full_model;

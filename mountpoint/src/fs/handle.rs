@@ -86,6 +86,8 @@ pub(super) struct StagedHandle {
     pub(super) staged: Arc<Staged>,
     /// Whether the open was for writing.
     pub(super) writes: bool,
+    /// Whether mappings of the handle change pages of the mount, which the kernel sends later.
+    pub(super) maps: bool,
     pub(super) last: LastWriter,
     /// Whether the opener closed its last descriptor that writes, as in [`Writer`].
     pub(super) opener_left: AtomicBool,

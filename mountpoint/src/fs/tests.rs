@@ -6,6 +6,7 @@ pub(crate) mod full;
 mod hung_disk;
 mod opens;
 mod renames;
+mod seeks;
 
 use std::ffi::OsStr;
 use std::time::Duration;

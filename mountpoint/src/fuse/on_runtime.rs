@@ -335,6 +335,20 @@ impl Operations for OnRuntime {
         self.soon(move |fs| async move { fs.sync_names().await }, done);
     }
 
+    fn lseek(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        whence: u32,
+        done: impl FnOnce(Result<u64>) + Send + 'static,
+    ) {
+        // The kernel takes the answer for all later calls, and then answers them itself: a file is all data.
+        if !self.fs.has_stage() {
+            return done(unknown());
+        }
+        self.soon(move |fs| async move { fs.seek(handle, offset, whence).await }, done);
+    }
+
     fn fallocate(&self, handle: HandleNo, wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {
         if !self.fs.has_stage() {
             return done(self.fs.fallocate(handle, wish));

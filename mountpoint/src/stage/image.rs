@@ -107,6 +107,13 @@ impl Image {
         if range.start >= end { Vec::new() } else { self.present.missing(range.start..end) }
     }
 
+    /// The first bytes from `at` on that only the base object has.
+    pub(super) fn next_missing(&self, at: u64) -> Option<Range<u64>> {
+        let gap = self.present.gap(at);
+        let run = gap.start..gap.end.min(self.base);
+        (!run.is_empty()).then_some(run)
+    }
+
     /// The ranges, in order, that the file has in common with the object that the next upload replaces.
     pub(super) fn unchanged(&self) -> Vec<Range<u64>> {
         self.changed.missing(0..self.same.min(self.size))
@@ -251,6 +258,7 @@ mod tests {
                     prop_assert_eq!(object[at], content[at]);
                 }
                 prop_assert!(image.is_dirty() && image.generation() > before);
+                prop_assert_eq!(image.next_missing(at), image.missing(at..u64::MAX).into_iter().next());
                 prop_assert_eq!(sources(&image), model.clone());
                 prop_assert!(image.size() <= LEN as u64);
             }

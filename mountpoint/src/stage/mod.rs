@@ -25,6 +25,7 @@ mod recover;
 mod resolve;
 mod rest;
 mod runs;
+mod seek;
 mod send;
 mod staged;
 mod sync;
@@ -41,6 +42,7 @@ pub use kept::{Kept, KeptFiles, kept_in};
 pub use lending::Loan;
 pub use queue::Queue;
 pub use rest::Rest;
+pub use seek::Seek;
 pub use send::Turn;
 pub use staged::Staged;
 

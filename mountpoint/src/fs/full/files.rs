@@ -14,6 +14,15 @@ pub(super) struct InStage {
     pub(super) users: usize,
     /// Handles for writing.
     pub(super) writers: usize,
+    /// Handles whose mappings change pages of the mount.
+    pub(super) mappers: usize,
+}
+
+impl InStage {
+    /// A file without users.
+    pub(super) fn new(staged: Arc<Staged>) -> Self {
+        Self { staged, users: 0, writers: 0, mappers: 0 }
+    }
 }
 
 /// The files in the stage. An inode has at most one.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 
 use super::Full;
+use super::seeking::may_map;
 use crate::fs::handle::{Closing, FileHandle, LastWriter, Mapping, Mode, StagedHandle};
 use crate::fs::process::thread_group;
 use crate::fs::{Error, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result};
@@ -59,9 +60,14 @@ impl FileSystem {
         };
         // The kernel wrote past its pages.
         let keep_cache = keep_cache && !staged.was_lent();
+        let maps = may_map(flags, passthrough.is_some());
+        if maps {
+            self.full()?.mapper_comes(ino);
+        }
         let handle = StagedHandle {
             staged,
             writes,
+            maps,
             last: LastWriter::new((pid, opener)),
             opener_left: AtomicBool::new(false),
         };
@@ -239,6 +245,11 @@ impl FileSystem {
         let Some(open) = self.files.remove(handle) else { return };
         if let Mode::Staged(staged) = &open.mode {
             self.io_modes.leave(open.ino);
+            if staged.maps
+                && let Some(full) = &self.full
+            {
+                full.mapper_goes(open.ino);
+            }
             if staged.writes
                 && let Some(full) = &self.full
             {

@@ -18,7 +18,7 @@ impl Full {
             let pending = Pending { number, size, modified, replaces: staged.replaced_object() };
             match inodes.plant(&key, pending) {
                 Ok(ino) => {
-                    self.files.lock().insert(ino, InStage { staged, users: 0, writers: 0 });
+                    self.files.lock().insert(ino, InStage::new(staged));
                     self.sending.left(ino, now);
                 }
                 Err(error) => match staged.keep_now(&error.to_string()) {

@@ -10,6 +10,7 @@
 //! | `names.rs` | unlink, rename |
 //! | `opening.rs` | the wait of an open for an unlink or a rename of its file, and of those for opens |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
+//! | `seeking.rs` | lseek to data or a hole |
 //! | `syncing.rs` | files that are stored now because `mount-s3-ctl sync` asks for it |
 //! | `left.rs` | files that an earlier mount left |
 //! | `attributes.rs` | setattr, and the attributes that programs set |
@@ -22,6 +23,7 @@ mod io;
 mod left;
 mod names;
 mod opening;
+mod seeking;
 mod sending;
 mod syncing;
 
@@ -259,7 +261,7 @@ impl FileSystem {
                 None => staged.renamed(key, crate::s3::Replaces::Nothing)?,
             }
         }
-        files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1, writers: 0 });
+        files.insert(ino, InStage { users: 1, ..InStage::new(Arc::clone(&staged)) });
         drop(files);
         // The record makes the next mount store the file even if nothing is written to it and the engine is killed. Without the lock of all
         // files: the log may have to be made anew.
