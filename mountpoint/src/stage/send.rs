@@ -332,9 +332,7 @@ impl Staged {
             self.note(&mut state)?;
         }
         // Most files had all their bytes from their first record on, which says so.
-        if !state.image.needs_base() && !state.is_noted_whole {
-            self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
-        }
+        self.seal(&mut state)?;
         Ok(Draft {
             generation: state.image.generation(),
             size: state.image.size(),

@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) is_noted: bool,
     /// Whether that record says that all bytes are here.
     pub(super) is_noted_whole: bool,
+    /// Whether a later record says so.
+    is_sealed: bool,
     /// The state of a file that the kernel writes, or may have written.
     pub(super) lent: Option<Lent>,
     /// Whether the file was ever lent to the kernel.
@@ -116,6 +118,7 @@ impl State {
             error: None,
             is_noted: false,
             is_noted_whole: false,
+            is_sealed: false,
             lent: None,
             was_lent: false,
             modified: None,
@@ -169,6 +172,7 @@ impl Staged {
     /// A file that an earlier mount left for this mount to store.
     pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, modified, is_out }: Pending) -> Self {
         let over = live.over_object();
+        let is_sealed = over.is_none();
         let Live { dirty, sending, is_synced, .. } = live;
         let key = ObjectKey::new(dirty.key.unwrap_or_default());
         let base = over.as_ref().map_or(0, |(base, _)| *base);
@@ -186,6 +190,7 @@ impl Staged {
         let state = State {
             is_noted: true,
             is_noted_whole: !dirty.is_partial,
+            is_sealed,
             was_lent: lent.is_some(),
             lent,
             is_named: true,
@@ -394,6 +399,15 @@ impl Staged {
             }
             begun?;
         }
+        self.seal(state)
+    }
+
+    /// Notes in the log that the file has all its bytes, unless it says so already: from then on the log gets no range that is written.
+    pub(super) fn seal(&self, state: &mut State) -> Result<(), Error> {
+        if !state.is_noted_whole && !state.is_sealed && !state.image.needs_base() {
+            self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
+            state.is_sealed = true;
+        }
         Ok(())
     }
 
@@ -425,6 +439,7 @@ impl Staged {
         };
         self.shared.folder.note_dirty(dirty, state.image.present())?;
         (state.is_noted, state.is_noted_whole, state.synced) = (true, !state.image.needs_base(), None);
+        state.is_sealed = false;
         (state.opens, state.facts) = (state.opens + 1, state.facts + 1);
         Ok(())
     }

@@ -301,3 +301,27 @@ async fn a_patch_that_fails_is_aborted_only_after_the_store_has_made_its_copies(
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert!(stored(&client, "long") == expected);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_after_all_other_bytes_were_fetched_outlives_a_kill() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let left = || async { left(dir.path(), &client).await.0 };
+    let file = engine.file_over(&client, "file");
+    file.write(8, b"AB").unwrap();
+    // As before an unlink or a rename that the store then refuses.
+    file.make_whole(&file.turn().await).await.unwrap();
+    file.write(0, b"--").unwrap();
+    assert_eq!(left().await, files([("file", b"--234567AB")]));
+    file.set_size(4).unwrap();
+    file.set_size(6).unwrap();
+    assert_eq!(left().await, files([("file", b"--23\0\0")]));
+    file.unlinked().unwrap();
+    // A fetch that ended midway, and the file ends there since.
+    let cut = engine.file_over(&client, "cut");
+    cut.write(9, b"X").unwrap();
+    cut.fill(0, b"0123").unwrap();
+    cut.set_size(4).unwrap();
+    cut.write(1, b"-").unwrap();
+    assert_eq!(left().await, files([("cut", b"0-23")]));
+}
