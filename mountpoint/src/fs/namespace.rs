@@ -184,6 +184,22 @@ impl FileSystem {
         Ok(self.entry(&made))
     }
 
+    /// Makes a new file for mknod(2), which neither opens nor closes it: in the stage the file is stored like any other.
+    ///
+    /// # Errors
+    /// The errors of [`FileSystem::make_file`], and those of a file that is stored by its close.
+    pub async fn mknod(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
+        let entry = self.make_file(parent, name, maker).await?;
+        if self.full.is_some()
+            && let Err(error) = self.set_size_in_full(entry.attr.ino, SetAttr::default(), 0).await
+        {
+            self.inodes.remove_new(entry.attr.ino);
+            self.forget(entry.attr.ino, 1);
+            return Err(error);
+        }
+        Ok(entry)
+    }
+
     /// Makes a new directory. The bucket has it after a file below is stored, or at once with `--directory-markers`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;

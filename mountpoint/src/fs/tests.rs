@@ -7,6 +7,7 @@ mod hung_disk;
 mod opens;
 mod renames;
 mod seeks;
+mod staged;
 
 use std::ffi::OsStr;
 use std::time::Duration;

@@ -177,7 +177,15 @@ impl FileSystem {
         if let Mode::Staged(staged) = &open.mode {
             return self.sync_staged(open.ino, &staged.staged).await;
         }
-        let Mode::Write(writer) = &open.mode else { return self.check_mapping(&open) };
+        let Mode::Write(writer) = &open.mode else {
+            self.check_mapping(&open)?;
+            // Opened before a program began to write the file.
+            let staged = self.full.as_ref().and_then(|full| full.find(open.ino));
+            return match staged {
+                Some(staged) => self.sync_staged(open.ino, &staged).await,
+                None => Ok(()),
+            };
+        };
         writer.upload.tell(Event::Sync);
         self.finish(&open, writer).await.map(drop).map_err(Error::from)
     }

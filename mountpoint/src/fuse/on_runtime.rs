@@ -166,7 +166,7 @@ impl Operations for OnRuntime {
         maker: Maker,
         done: impl FnOnce(Result<Entry>) + Send + 'static,
     ) {
-        self.later(move |fs| async move { fs.make_file(parent, &name, maker).await }, done);
+        self.later(move |fs| async move { fs.mknod(parent, &name, maker).await }, done);
     }
 
     fn mkdir(

@@ -30,6 +30,7 @@ mod send;
 mod staged;
 mod sync;
 mod trial;
+mod turn;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -43,8 +44,8 @@ pub use lending::Loan;
 pub use queue::Queue;
 pub use rest::Rest;
 pub use seek::Seek;
-pub use send::Turn;
 pub use staged::Staged;
+pub use turn::Turn;
 
 use crate::buffer::Pool;
 use crate::clock::Clock;

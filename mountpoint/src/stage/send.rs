@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OwnedMutexGuard;
 
 use super::disk::{IN_PLACE_MAX, PIECE, read_at_most, read_cached};
 use super::going::Going;
@@ -20,7 +19,7 @@ use super::image::{Fate, Image};
 use super::live::remember;
 use super::log::{Digest, Record};
 use super::reading::fetch_from;
-use super::{Error, Staged};
+use super::{Error, Staged, Turn};
 use crate::buffer::BLOCK;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::prefetch::Reader;
@@ -40,10 +39,6 @@ const ADOPTED_MAX: u32 = 8;
 /// wins, and takes that much more of the disk. For a file that lacks more, the fetched bytes go straight into the upload and not to the
 /// disk.
 const FETCHED_MAX: u64 = 64 << 20;
-
-/// The right to send a file or to change its name: one holder at a time.
-#[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>);
 
 /// The upload of one generation.
 enum Request {
@@ -101,7 +96,18 @@ pub(super) struct Draft {
 impl Staged {
     /// Waits for the right to send the file or to change its name.
     pub async fn turn(&self) -> Turn {
-        Turn(Arc::clone(&self.turn).lock_owned().await)
+        self.turns.next().await
+    }
+
+    /// Waits for the right to change the file's name, where a send in progress is better given up ([`Staged::is_sent_in_vain`]): the bucket
+    /// would get a version that is then removed, or moved.
+    pub async fn turn_instead_of_a_send(&self) -> Turn {
+        self.turns.instead().await
+    }
+
+    /// Whether a send of the file is better given up.
+    pub fn is_sent_in_vain(&self) -> bool {
+        self.turns.is_one_instead()
     }
 
     /// Fetches the bytes that only the object has, before the object goes away.
@@ -215,7 +221,7 @@ impl Staged {
         };
         let had_arrived = ahead.as_ref().is_some_and(|going| going.upload.has_arrived());
         let poured = match &mut upload {
-            Request::Whole(upload) => self.pour(upload, &source, &draft).await,
+            Request::Whole(upload) => self.pour(upload, &source, &draft, is_wanted).await,
             Request::Patch(patch) => self.pour_patch(patch, &source, &draft).await,
             Request::Ahead(going) => self.pour_ahead(going, &draft).await.map(|()| None),
         };
@@ -230,7 +236,7 @@ impl Staged {
                 upload.abort().await;
                 // The next attempt sends all bytes.
                 let is_refused = is_patch && self.shared.uploader.refuses_copies() && !is_conflict(&error);
-                return if is_refused { Ok(None) } else { Err(error) };
+                return if is_refused || !is_wanted() { Ok(None) } else { Err(error) };
             }
         };
         // A sync failed meanwhile: the bytes read may differ from the bytes written.
@@ -344,16 +350,20 @@ impl Staged {
         })
     }
 
-    /// Gives all bytes to the upload, piece by piece. Returns their digest, if a later mount may need it.
+    /// Gives all bytes to the upload, piece by piece, as long as the send is wanted. Returns their digest, if a later mount may need it.
     async fn pour(
         &self,
         upload: &Arc<Upload>,
         source: &Arc<File>,
         draft: &Draft,
+        is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<Digest>, Error> {
         let mut hash = self.shared.folder.commit().is_deferred().then(Sha256::new);
         let (size, mut at) = (draft.size, 0);
         while at < size {
+            if !is_wanted() {
+                return Err(upload::Error::Aborted.into());
+            }
             let (bytes, hashed) = self.piece(source, draft, at..size, hash).await?;
             hash = hashed;
             let length = bytes.len();

@@ -12,6 +12,7 @@ use super::live::Live;
 use super::log::{Digest, Dirty, Record};
 use super::pieces::Copying;
 use super::recover::Pending;
+use super::turn::Turns;
 use super::{Base, Error, Shared};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::prefetch::Reader;
@@ -40,8 +41,8 @@ pub struct Staged {
     was_closed: AtomicBool,
     /// The size from which full parts are due to go out early.
     pub(super) due: AtomicU64,
-    /// Locked during a send, or a change of the name.
-    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// One for each send, and each change of the name.
+    pub(super) turns: Turns,
     /// Locked by the thread that syncs the file: the log has one mark per file.
     pub(super) syncing: Mutex<()>,
     /// Locked while a request replaces the version that reads of the file may need.
@@ -164,9 +165,9 @@ impl Staged {
             }
         };
         let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
-        let (is_closed, was_closed, turn, syncing, replacing) = Default::default();
+        let (is_closed, was_closed, turns, syncing, replacing) = Default::default();
         let due = AtomicU64::new(Self::ahead_from(&shared));
-        Ok(Self { shared, number, names, file, state, is_closed, was_closed, due, turn, syncing, replacing })
+        Ok(Self { shared, number, names, file, state, is_closed, was_closed, due, turns, syncing, replacing })
     }
 
     /// A file that an earlier mount left for this mount to store.
@@ -208,7 +209,7 @@ impl Staged {
             was_closed: AtomicBool::new(true),
             // A file that an earlier mount left goes out as a whole.
             due: AtomicU64::new(u64::MAX),
-            turn: Arc::default(),
+            turns: Turns::default(),
             syncing: Mutex::default(),
             replacing: tokio::sync::Mutex::default(),
         }

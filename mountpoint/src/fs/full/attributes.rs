@@ -157,7 +157,8 @@ impl FileSystem {
         self.getattr(ino).await
     }
 
-    async fn set_size_in_full(&self, ino: InodeNo, wish: SetAttr, size: u64) -> Result<()> {
+    /// Sets the size of a file. Without a handle that writes, the change is stored as by a close.
+    pub(in crate::fs) async fn set_size_in_full(&self, ino: InodeNo, wish: SetAttr, size: u64) -> Result<()> {
         let open = wish.handle.and_then(|handle| self.files.find(handle));
         if let Some(open) = open
             && let Mode::Staged(handle) = &open.mode
@@ -172,7 +173,7 @@ impl FileSystem {
         if full.is_deferred() {
             full.writer_comes(ino, self.clock.now());
             full.writer_goes(ino, &staged, self.clock.now());
-        } else if done.is_ok() && full.users(ino) == 1 {
+        } else if done.is_ok() && full.writers(ino) == 0 {
             done = self.sync_staged(ino, &staged).await;
         }
         self.leave_stage(ino, &staged).await;

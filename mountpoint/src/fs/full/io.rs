@@ -255,7 +255,21 @@ impl FileSystem {
             {
                 full.writer_goes(open.ino, &staged.staged, self.clock.now());
             }
+            self.store_beside_readers(open.ino, staged).await;
             self.leave_stage(open.ino, &staged.staged).await;
+        }
+    }
+
+    /// Stores what the last writer left, with `--commit close`: the last user would do so, but a reader may have the file open for long. A
+    /// failure is repeated and logged there.
+    async fn store_beside_readers(&self, ino: InodeNo, handle: &StagedHandle) {
+        let Some(full) = self.full.as_ref().filter(|full| !full.is_deferred()) else { return };
+        if handle.writes
+            && full.writers(ino) == 0
+            && full.users(ino) > 1
+            && let Err(error) = self.sync_staged(ino, &handle.staged).await
+        {
+            tracing::debug!(%error, "a file that programs read could not be stored behind its last writer");
         }
     }
 }

@@ -56,7 +56,7 @@ impl FileSystem {
                 }
             }
             // The file's turn may take long, so opens do not wait for it.
-            let held = self.hold_staged(ino).await?;
+            let held = self.hold_staged(ino, true).await?;
             let closed = full.openings.close(ino, Change::End).await;
             let done =
                 if self.inodes.is_at(ino, parent, name) { Some(self.unlink_held(&held).await) } else { None };
@@ -101,10 +101,15 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts a file into the stage, and waits for the right to change it. The caller ends with [`FileSystem::let_go`].
-    async fn hold_staged(&self, ino: InodeNo) -> Result<HeldFile> {
+    /// Puts a file into the stage, and waits for the right to change it. `ends`: whether the file is to lose its name. The caller ends with
+    /// [`FileSystem::let_go`].
+    async fn hold_staged(&self, ino: InodeNo, ends: bool) -> Result<HeldFile> {
         let (staged, _) = self.enter_stage(ino).await?;
-        let turn = staged.turn().await;
+        // A file that the bucket does not have needs no request then, also for another name.
+        let turn = match ends || !staged.is_in_bucket() {
+            true => staged.turn_instead_of_a_send().await,
+            false => staged.turn().await,
+        };
         Ok(HeldFile { ino, staged, turn })
     }
 
@@ -139,7 +144,7 @@ impl FileSystem {
                 inodes
             };
             // The turns of the files may take long, so opens do not wait for them.
-            let held = self.hold_all(to_hold()).await?;
+            let held = self.hold_all(to_hold(), target.map(|(ino, _)| ino)).await?;
             let mut closed = vec![full.openings.close(source, Change::Move).await];
             if let Some((target, _)) = target {
                 closed.push(full.openings.close(target, Change::End).await);
@@ -154,10 +159,11 @@ impl FileSystem {
         Err(restless(name))
     }
 
-    async fn hold_all(&self, inodes: Vec<InodeNo>) -> Result<Vec<HeldFile>> {
+    /// Holds these files. `ends`: the one that is to lose its name.
+    async fn hold_all(&self, inodes: Vec<InodeNo>, ends: Option<InodeNo>) -> Result<Vec<HeldFile>> {
         let mut held = Vec::new();
         for ino in inodes {
-            match self.hold_staged(ino).await {
+            match self.hold_staged(ino, ends == Some(ino)).await {
                 Ok(file) => held.push(file),
                 Err(error) => {
                     self.let_all_go(held).await;
@@ -278,7 +284,7 @@ impl FileSystem {
             .map(|(ino, _)| ino)
             .collect();
         inodes.sort_unstable();
-        let held = self.hold_all(inodes).await?;
+        let held = self.hold_all(inodes, None).await?;
         let (is_deferred, mut stored) = (self.full()?.is_deferred(), Ok(()));
         for file in &held {
             if stored.is_ok() {

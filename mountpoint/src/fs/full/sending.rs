@@ -325,12 +325,18 @@ impl FileSystem {
                 return queue.lock().postponed(ino.0, self.clock.now());
             }
             // A program may have opened the file since and be in the middle of writing it: then the file is sent in its new turn.
-            let is_wanted = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
+            let is_at_rest = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
+            let is_wanted = || !staged.is_sent_in_vain() && is_at_rest();
             let sent = match staged.is_dirty() && is_wanted() {
                 true => self.store_staged_while(ino, &staged, &turn, &is_wanted).await,
                 false => Ok(()),
             };
             if sent.is_ok() && staged.is_dirty() && !is_wanted() {
+                let mut queue = queue.lock();
+                // The file may have another name then, and waits on.
+                if !queue.is_waiting(ino.0) {
+                    queue.postponed(ino.0, self.clock.now());
+                }
                 return;
             }
             sent

@@ -40,13 +40,13 @@ fn mounted(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> F
     fs.renaming(Mover::new(client.arc(), moves::Config::default())).in_full(area)
 }
 
-async fn open_to_write(fs: &FileSystem, ino: InodeNo) -> HandleNo {
+pub(super) async fn open_to_write(fs: &FileSystem, ino: InodeNo) -> HandleNo {
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
     fs.open(ino, wish, std::process::id()).await.unwrap().handle
 }
 
 /// The outcome of an operation that needs no other thread.
-fn at_once<T>(operation: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => panic!("it waits"),
@@ -231,7 +231,7 @@ async fn a_pending_file_is_found_in_its_directories_while_the_store_is_away() {
 }
 
 /// Size of a file of which the store copies parts.
-const LONG: usize = 160 << 20;
+pub(super) const LONG: usize = 160 << 20;
 
 /// The end of a mount on which a byte of a long file was changed.
 async fn end_with_a_patched_file(
