@@ -184,6 +184,19 @@ impl InodeTable {
         Ok(())
     }
 
+    /// Takes the name from a file in the stage, because another client has an object there. The next lookup asks for that object; programs
+    /// with an open handle go on with their file.
+    pub fn lost_to_another(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        let Some(inode) = tree.inode(ino).filter(|inode| inode.place != Place::Nowhere) else { return };
+        let (parent, name) = (inode.parent, inode.name.clone());
+        if let Ok(file) = tree.file_mut(ino) {
+            file.stored = None;
+        }
+        tree.detach(ino);
+        tree.changed(parent, &name, false);
+    }
+
     /// Notes that a file in the stage lost its name to another file by a rename.
     pub fn replaced_by_rename(&self, ino: InodeNo) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {

@@ -188,7 +188,11 @@ impl FileSystem {
             return Ok(());
         }
         let turn = full.turn_to_send(staged).await;
-        self.store_staged(ino, staged, &turn).await
+        let stored = self.store_staged(ino, staged, &turn).await;
+        if stored.is_err() {
+            self.give_name_back(ino, staged);
+        }
+        stored
     }
 
     /// fallocate of a staged file: reserves room, punches holes, writes zeros.

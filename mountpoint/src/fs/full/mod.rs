@@ -306,6 +306,14 @@ impl FileSystem {
         Ok(stored.map(drop)?)
     }
 
+    /// Gives the name of a file back to the bucket if another client's version won: programs that open it from here on find that version,
+    /// also while others have the kept file open.
+    fn give_name_back(&self, ino: InodeNo, staged: &Staged) {
+        if matches!(staged.error(), Some(stage::Error::Conflict { .. })) {
+            self.inodes.lost_to_another(ino);
+        }
+    }
+
     /// Removes a user of a staged file. The last user stores the file; if that fails, the bytes go to `kept/`, and the log names them.
     pub(super) async fn leave_stage(&self, ino: InodeNo, staged: &Arc<Staged>) {
         let Ok(full) = self.full() else { return };
@@ -347,6 +355,7 @@ impl FileSystem {
                 ),
             }
         }
+        self.give_name_back(ino, staged);
         self.take_times(ino, staged);
         let (mut files, rest) = loop {
             let files = full.files.lock();

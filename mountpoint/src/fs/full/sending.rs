@@ -352,7 +352,10 @@ impl FileSystem {
                     _ => full.synced(ino, &staged, self.clock.now()),
                 }
             }
-            Err(_) if staged.is_kept() => queue.lock().done(ino.0),
+            Err(_) if staged.is_kept() => {
+                queue.lock().done(ino.0);
+                self.give_name_back(ino, &staged);
+            }
             // The kernel lets programs write the file, and they do.
             Err(error) if error.errno() == Errno::BUSY => {
                 tracing::debug!("{error}: it waits");

@@ -108,7 +108,11 @@ impl FileSystem {
         let full = self.full()?;
         let turn = full.turn_to_send(staged).await;
         // A program may have opened the file since and be in the middle of writing it.
-        self.store_staged_while(ino, staged, &turn, &|| full.writers(ino) == 0).await
+        let stored = self.store_staged_while(ino, staged, &turn, &|| full.writers(ino) == 0).await;
+        if stored.is_err() {
+            self.give_name_back(ino, staged);
+        }
+        stored
     }
 }
 

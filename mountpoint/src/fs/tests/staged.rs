@@ -1,5 +1,6 @@
 //! `--mode full` over a bucket in memory: which operations of programs store a file, and which end a send.
 
+use std::path::Path;
 use std::pin::pin;
 
 use super::full::{LONG, at_once, open_to_write, promising};
@@ -144,5 +145,41 @@ async fn a_send_is_given_up_for_an_unlink_or_a_rename_of_the_file() {
         fs.full.as_ref().unwrap().end_sending();
         sends.await.unwrap();
         assert_eq!(fs.stage().unwrap().pending, if what == "rename" { 2 } else { 1 }, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_the_buckets_again_while_programs_have_the_kept_file_open() {
+    let me = std::process::id();
+    for commit in [Commit::Close, Commit::Disk] {
+        let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+        client.insert("file", "0123456789");
+        let fs = promising(commit, &client, dir.path(), Clock::manual());
+        let file = ino(&fs, "file").await.unwrap();
+        let mut open = vec![open_to_read(&fs, file).await];
+        let writer = open_to_write(&fs, file).await;
+        fs.write(writer, 3, b"X", 0, |written| written.unwrap());
+        client.insert("file", "theirs");
+        if commit == Commit::Close {
+            assert_eq!(fs.fsync(writer).await.unwrap_err().errno(), Errno::STALE);
+            open.push(writer);
+        } else {
+            release(&fs, writer).await;
+            let lost = Arc::clone(&fs).sync_below(Path::new(""), Duration::ZERO).await.unwrap();
+            assert_eq!(lost.len(), 1, "{lost:?}");
+        }
+        let anew = ino(&fs, "file").await.unwrap();
+        assert_ne!(anew, file, "{commit:?}");
+        let replace = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+        let again = fs.open(anew, replace, me).await.unwrap().handle;
+        fs.write(again, 0, b"ours", 0, |written| written.unwrap());
+        release(&fs, again).await;
+        for handle in open {
+            release(&fs, handle).await;
+        }
+        fs.end(Duration::from_secs(60), MountEnd::Unmounted).await;
+        assert_eq!(client.object("file").unwrap(), "ours", "{commit:?}");
+        assert_eq!(ino(&fs, "file").await.unwrap(), anew);
+        assert_eq!(fs.stage().unwrap().kept.files, 1);
     }
 }
