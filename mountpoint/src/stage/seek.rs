@@ -102,14 +102,14 @@ mod tests {
             offset in 0u64..50,
         ) {
             let size = bytes.len() as u64;
-            let lacks = |at| {
+            let lacks = |at: u64| {
                 let start = first(&bytes, at, |byte| byte == 'o')?;
                 Some(start..first(&bytes, start, |byte| byte != 'o').unwrap_or(size))
             };
             let data = next_data(offset..size, lacks, |at| Ok(first(&bytes, at, |byte| byte == 'd')));
             prop_assert_eq!(data.unwrap(), first(&bytes, offset, |byte| byte != '0'));
             // The local file ends with a hole, as each file does.
-            let here = |at| Ok((at < size).then(|| first(&bytes, at, |byte| byte != 'd').unwrap_or(size)));
+            let here = |at: u64| Ok((at < size).then(|| first(&bytes, at, |byte| byte != 'd').unwrap_or(size)));
             let hole = next_hole(offset..size, lacks, here);
             let expected = (offset < size).then(|| first(&bytes, offset, |byte| byte == '0').unwrap_or(size));
             prop_assert_eq!(hole.unwrap(), expected);

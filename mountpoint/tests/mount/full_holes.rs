@@ -37,7 +37,7 @@ fn holes_of_a_file_in_the_stage_show_and_a_stored_file_is_all_data() {
         file.write_all_at(&Pattern(2).bytes(0, MIB as usize), 3 * MIB).unwrap();
         let said = "0 0.0 1.0\n1 3.0 1.0\n3 3.0 4.0\n5 ENXIO 5.0\n6 ENXIO ENXIO\n";
         assert_eq!(python(SEEKS, &path, &[READ, "0", "1", "3", "5", "6"]), said, "{commit}");
-        // It could map the file, and the kernel would not tell at once what it changed there.
+        // A mapping of this handle changes pages that the kernel sends later.
         assert_eq!(python(SEEKS, &path, &[READ_AND_WRITE, "1"]), "1 1.0 6.0\n", "{commit}");
         let copy = full.mount.scratch(commit);
         crate::common::run(std::process::Command::new("cp").arg("--sparse=auto").args([&path, &copy]));

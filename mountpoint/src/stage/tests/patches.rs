@@ -309,7 +309,7 @@ async fn what_is_written_after_all_other_bytes_were_fetched_outlives_a_kill() {
     let left = || async { left(dir.path(), &client).await.0 };
     let file = engine.file_over(&client, "file");
     file.write(8, b"AB").unwrap();
-    // As before an unlink or a rename that the store then refuses.
+    // An unlink or a rename that the store then refuses does so.
     file.make_whole(&file.turn().await).await.unwrap();
     file.write(0, b"--").unwrap();
     assert_eq!(left().await, files([("file", b"--234567AB")]));
