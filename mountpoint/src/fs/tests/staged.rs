@@ -183,3 +183,23 @@ async fn a_name_is_the_buckets_again_while_programs_have_the_kept_file_open() {
         assert_eq!(fs.stage().unwrap().kept.files, 1);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_synced_file_that_is_removed_while_it_is_open_leaves_the_disk() {
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    let fs = promising(Commit::Disk, &client, dir.path(), clock.clone());
+    let syncs = tokio::spawn(Arc::clone(&fs).keep_syncing());
+    let handle = create(&fs, "file").await;
+    fs.write(handle, 0, b"content", 0, |written| written.unwrap());
+    fs.fsync(handle).await.unwrap();
+    fs.unlink(ROOT, OsStr::new("file")).await.unwrap();
+    release(&fs, handle).await;
+    let left = || std::fs::read_dir(dir.path().join("files")).unwrap().count();
+    assert_eq!(left(), 1, "the log on the disk still names it");
+    testkit::until_async("the disk has its room again", || {
+        clock.advance(Duration::from_secs(10));
+        left() == 0
+    })
+    .await;
+    syncs.abort();
+}
