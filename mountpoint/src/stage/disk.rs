@@ -2,10 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
 
 #[cfg(test)]
 use crate::sync::Arc;
@@ -17,6 +19,15 @@ pub(super) const PIECE: u64 = 128 << 10;
 /// Most bytes that a task reads and hashes by itself, where memory has them. Doubling it spares more wake-ups of other threads, and holds
 /// other tasks up for twice as long, some 10 us.
 pub(super) const IN_PLACE_MAX: u64 = 16 << 10;
+
+/// The new content of a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Content<'a> {
+    /// As many bytes as the range has.
+    Bytes(&'a [u8]),
+    /// Zeros.
+    Zeros,
+}
 
 /// The disk of one stage. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +50,17 @@ impl Disk {
             return Err(error);
         }
         file.write_all_at(bytes, at)
+    }
+
+    /// Gives a range within the file this content. After a failure a part of it may have it.
+    pub(super) fn fill(&self, file: &File, range: Range<u64>, content: Content<'_>) -> io::Result<()> {
+        match content {
+            Content::Bytes(bytes) => self.write(file, bytes, range.start),
+            Content::Zeros => {
+                self.may()?;
+                zero(file, range)
+            }
+        }
     }
 
     pub(super) fn set_len(&self, file: &File, len: u64) -> io::Result<()> {
@@ -118,6 +140,20 @@ impl Disk {
     pub(super) fn calls(&self) -> u64 {
         self.faults.calls()
     }
+}
+
+/// Fills a range with zeros: by a hole, where the file system makes holes.
+fn zero(file: &File, Range { start, end }: Range<u64>) -> io::Result<()> {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match retry_on_intr(|| fallocate(file, mode, start, end - start)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        done => return Ok(done?),
+    }
+    let zeros = vec![0; PIECE.min(end - start) as usize];
+    for at in (start..end).step_by(PIECE as usize) {
+        file.write_all_at(&zeros[..PIECE.min(end - at) as usize], at)?;
+    }
+    Ok(())
 }
 
 /// Reads until the buffer is full or the file ends.

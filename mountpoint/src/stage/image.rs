@@ -114,6 +114,16 @@ impl Image {
         (!run.is_empty()).then_some(run)
     }
 
+    /// The parts of a range, within the file, that may have other bytes than zeros: those written, and those of the base object.
+    pub(super) fn not_zero(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let end = range.end.min(self.size);
+        let mut zeros = Runs::default();
+        for run in self.present.missing(range.start.max(self.base)..end.max(self.base)) {
+            zeros.insert(run);
+        }
+        if range.start < end { zeros.missing(range.start..end) } else { Vec::new() }
+    }
+
     /// The ranges, in order, that the file has in common with the object that the next upload replaces.
     pub(super) fn unchanged(&self) -> Vec<Range<u64>> {
         self.changed.missing(0..self.same.min(self.size))
@@ -259,6 +269,10 @@ mod tests {
                 }
                 prop_assert!(image.is_dirty() && image.generation() > before);
                 prop_assert_eq!(image.next_missing(at), image.missing(at..u64::MAX).into_iter().next());
+                let not_zero: Vec<_> = image.not_zero(at..at + len).into_iter().flatten().collect();
+                let model_says = |at: &u64| model[*at as usize] != '0';
+                let expected: Vec<_> = (at..(at + len).min(image.size())).filter(model_says).collect();
+                prop_assert_eq!(not_zero, expected);
                 prop_assert_eq!(sources(&image), model.clone());
                 prop_assert!(image.size() <= LEN as u64);
             }

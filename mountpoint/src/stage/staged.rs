@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::time::SystemTime;
 
+use super::disk::Content;
 use super::going::Ahead;
 use super::image::{Fate, Image};
 use super::lent::Lent;
@@ -19,9 +20,6 @@ use crate::prefetch::Reader;
 use crate::s3::Replaces;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-
-/// Most bytes of zeros in one write.
-const ZEROS: u64 = 1 << 20;
 
 /// A file that programs read and change. The local disk has its bytes, except those that are only in the object.
 ///
@@ -314,7 +312,7 @@ impl Staged {
         let mut state = self.look();
         let range = offset..offset.saturating_add(data.len() as u64);
         self.begin_change(&mut state)?;
-        self.change(&mut state, range, data)?;
+        self.change(&mut state, range, Content::Bytes(data))?;
         Ok(state.image.size())
     }
 
@@ -367,21 +365,15 @@ impl Staged {
             || self.shared.folder.may_grow().is_err()
     }
 
-    /// Fills a range with zeros, within the file's size.
+    /// Fills a range with zeros, within the file's size: by holes in the local file.
     ///
     /// # Errors
     /// The errors of a write.
     pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
-        let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
         let mut state = self.look();
         self.begin_change(&mut state)?;
-        let mut at = range.start;
-        let end = range.end.min(state.image.size());
-        while at < end {
-            let run = at..(at + ZEROS).min(end);
-            at = run.end;
-            let length = (run.end - run.start) as usize;
-            self.change(&mut state, run, &zeros[..length])?;
+        for run in state.image.not_zero(range) {
+            self.change(&mut state, run, Content::Zeros)?;
         }
         Ok(())
     }
@@ -472,7 +464,7 @@ impl Staged {
     }
 
     /// Writes a range for a program.
-    fn change(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
+    fn change(&self, state: &mut State, range: Range<u64>, content: Content<'_>) -> Result<(), Error> {
         let folder = &self.shared.folder;
         if folder.may_grow().is_err() && state.image.added_by(range.clone()) > 0 {
             // The user may have removed some.
@@ -482,7 +474,7 @@ impl Staged {
             folder.may_grow()?;
         }
         let is_logged = self.logs_ranges(state) && !state.image.present().has(range.clone());
-        let added = self.put(state, range.clone(), data)?;
+        let added = self.put(state, range.clone(), content)?;
         if is_logged {
             let wrote = Record::Wrote { file: self.number, runs: vec![(range.start, range.end)] };
             let noted = self.shared.folder.append(&[wrote]);
@@ -497,13 +489,13 @@ impl Staged {
     }
 
     /// Writes a range to the local file. Returns the room that it took.
-    fn put(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
+    fn put(&self, state: &mut State, range: Range<u64>, content: Content<'_>) -> Result<u64, Error> {
         let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
         self.save_for_copy(state, &file, range.clone());
         state.ahead.touched(&range);
         let disk = self.shared.folder.disk();
-        disk.write(&file, data, range.start).inspect_err(|_| {
+        disk.fill(&file, range, content).inspect_err(|_| {
             self.shared.folder.give(added);
             self.cut_off(state, &file);
         })?;
@@ -523,7 +515,8 @@ impl Staged {
         let mut state = self.state.lock();
         for run in state.image.missing(offset..offset + bytes.len() as u64) {
             let of = |at: u64| (at - offset) as usize;
-            self.put(&mut state, run.clone(), &bytes[of(run.start)..of(run.end)])?;
+            let here = Content::Bytes(&bytes[of(run.start)..of(run.end)]);
+            self.put(&mut state, run.clone(), here)?;
             state.image.filled(run);
         }
         Ok(())

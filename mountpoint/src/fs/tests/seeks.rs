@@ -1,7 +1,7 @@
 //! lseek to data or a hole, on a mount with a stage.
 
 use super::full::promising;
-use super::renames::ino;
+use super::renames::{ino, read};
 use super::*;
 use crate::stage::Commit;
 
@@ -70,4 +70,29 @@ async fn a_file_that_may_be_mapped_for_writing_is_all_data_until_its_release() {
         release(&fs, mapper.handle).await;
     }
     assert_eq!(places(&fs, writer, 0).await, is_hole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_punched_hole_is_one_and_takes_no_room_in_the_stage() {
+    let (client, dir, me) = (MemoryClient::new(), tempfile::tempdir().unwrap(), std::process::id());
+    client.insert("file", vec![1; MIB as usize]);
+    let fs = promising(Commit::Disk, &client, dir.path(), Clock::manual());
+    let file = ino(&fs, "file").await.unwrap();
+    let to_write = OpenFlags { write: true, ..OpenFlags::default() };
+    let handle = fs.open(file, to_write, me).await.unwrap().handle;
+    fs.write(handle, MIB, &vec![2; 3 * MIB as usize], 0, |written| written.unwrap());
+    // FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
+    let punch = |offset, len| fs.fallocate(handle, Fallocate { offset, len, mode: 3 }).unwrap();
+    let (start, end) = (MIB / 2, 5 * MIB / 2);
+    punch(start, end - start);
+    assert_eq!(places(&fs, handle, 0).await, [Ok(0), Ok(start)]);
+    assert_eq!(places(&fs, handle, start).await, [Ok(end), Ok(start)]);
+    for (at, byte) in [(start - 1, 1_u8), (start, 0), (MIB, 0), (end - 1, 0), (end, 2)] {
+        assert_eq!(read(&fs, handle, at, 1).await.unwrap(), [byte], "at {at}");
+    }
+    // More than the stage takes.
+    let wish = SetAttr { size: Some(4 << 30), handle: Some(handle), ..SetAttr::default() };
+    fs.setattr(file, wish).await.unwrap();
+    punch(4 * MIB, 3 << 30);
+    assert!(fs.stage().unwrap().bytes < 8 * MIB);
 }
