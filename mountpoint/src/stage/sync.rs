@@ -130,6 +130,11 @@ impl Staged {
         !state.image.is_dirty() || state.synced == Some(state.image.generation())
     }
 
+    /// Whether the file once was durable, in the state of then.
+    pub fn was_synced(&self) -> bool {
+        self.state.lock().was_synced
+    }
+
     /// Notes that the bytes of that moment are on the disk. Returns whether there is a record of it.
     fn note_synced(&self, before: &Before) -> Result<bool, Error> {
         let mut state = self.state.lock();

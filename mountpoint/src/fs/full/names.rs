@@ -11,7 +11,7 @@ use crate::inode::{Follower, InodeNo, Names, Unlinked};
 use crate::moves::{self, Copied, Mover};
 use crate::object::{ETag, ObjectKey};
 use crate::s3::Replaces;
-use crate::stage::{Staged, Turn};
+use crate::stage::{Commit, Staged, Turn};
 use crate::sync::Arc;
 
 /// Most bytes of a file that the stage fetches before its name is removed, for programs that have the file open for reading only.
@@ -217,6 +217,11 @@ impl FileSystem {
                 self.make_whole_for_others(file).await?;
             }
         }
+        let is_source = |file: &&HeldFile| self.inodes.is_at(file.ino, from.0, from.1);
+        let both = (held.iter().find(is_source), held.iter().find(|file| !is_source(file)));
+        if let (Some(source), Some(target)) = both {
+            self.sync_before_it_replaces(&source.staged, &target.staged).await?;
+        }
         let copied = self.rename_as_object(from, to, flags, pending).await?;
         let mut noted = Ok(());
         for file in held {
@@ -230,6 +235,16 @@ impl FileSystem {
             noted = noted.and(told);
         }
         noted
+    }
+
+    /// Makes a file durable that is about to replace one that waits and is durable: after a loss of power there must be one of both. Many
+    /// programs replace a file in this way without fsync, and local file systems keep one.
+    async fn sync_before_it_replaces(&self, source: &Arc<Staged>, target: &Staged) -> Result<()> {
+        let counts = self.full()?.area.commit() == Commit::Disk && target.is_dirty() && target.was_synced();
+        if counts && !source.is_synced() {
+            source.sync().await?;
+        }
+        Ok(())
     }
 
     /// Stores a file before its object gets another name. If programs write it all the time by the kernel, the version that the bucket has is

@@ -203,3 +203,23 @@ async fn a_synced_file_that_is_removed_while_it_is_open_leaves_the_disk() {
     .await;
     syncs.abort();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_durable_before_it_replaces_one_that_waits_and_is_durable() {
+    let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+    let fs = promising(Commit::Disk, &client, dir.path(), Clock::manual());
+    for is_durable in [false, true] {
+        let target = create(&fs, "file").await;
+        if is_durable {
+            fs.fsync(target).await.unwrap();
+        }
+        release(&fs, target).await;
+        let source = create(&fs, "new").await;
+        fs.write(source, 0, b"content", 0, |written| written.unwrap());
+        release(&fs, source).await;
+        super::renames::rename(&fs, "new", "file").await.unwrap();
+        let replaced = fs.full.as_ref().unwrap().find(ino(&fs, "file").await.unwrap()).unwrap();
+        assert_eq!((replaced.size(), replaced.is_synced()), (7, is_durable));
+        fs.unlink(ROOT, OsStr::new("file")).await.unwrap();
+    }
+}
