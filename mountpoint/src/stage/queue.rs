@@ -84,8 +84,13 @@ impl Queue {
     fn wait(&mut self, file: u64, now: Instant, due: impl FnOnce(Instant) -> Instant) {
         let before = self.files.get(&file).copied();
         if let Some(before) = before {
-            // The file failed, and waits out its pause.
+            // The file failed, and waits out its pause. One that is being sent gets a turn behind that.
             if before.failures > 0 {
+                if !self.is_waiting(file) {
+                    let due = now + pause(before.failures - 1);
+                    self.files.insert(file, Waiting { due, ..before });
+                    self.order.insert((due, file));
+                }
                 return;
             }
             self.order.remove(&(before.due, file));
@@ -119,7 +124,7 @@ impl Queue {
         }
         let since = before.map_or(now, |before| before.since);
         let failures = before.map_or(0, |before| before.failures);
-        let due = now + PAUSE * 2_u32.pow(failures.min(DOUBLINGS_MAX));
+        let due = now + pause(failures);
         self.files.insert(file, Waiting { since, due, failures: failures + 1, restless: 0 });
         self.order.insert((due, file));
     }
@@ -163,6 +168,11 @@ impl Queue {
     pub fn oldest(&self) -> Option<Instant> {
         self.files.values().map(|waiting| waiting.since).min()
     }
+}
+
+/// The pause behind a failure, after this many others.
+fn pause(failures: u32) -> Duration {
+    PAUSE * 2_u32.pow(failures.min(DOUBLINGS_MAX))
 }
 
 #[cfg(test)]
@@ -264,6 +274,21 @@ mod tests {
         queue.failed(2, now);
         assert!(queue.hurry_all(now));
         assert_eq!([0; 2].map(|_| queue.take(now)), [Some(1), None]);
+    }
+
+    #[test]
+    fn a_file_that_is_opened_during_a_send_after_a_failure_has_another_turn() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.closed(1, now);
+        queue.failed(1, now);
+        let second = queue.next().unwrap();
+        assert_eq!(queue.take(second), Some(1));
+        assert!(!queue.is_waiting(1));
+        queue.opened(1, second);
+        assert!(queue.is_waiting(1), "the send is to give up");
+        assert_eq!(queue.next(), Some(second + PAUSE));
+        queue.done(1);
+        assert_eq!(queue.next(), None);
     }
 
     #[test]
