@@ -289,8 +289,10 @@ impl FileSystem {
 
     /// Stores all files in the stage below a directory before its rename, and holds them.
     pub(in crate::fs) async fn hold_below(&self, from: &ObjectKey) -> Result<Vec<HeldFile>> {
+        // A kept file is not stored, wherever its name goes.
+        let has_object = |staged: &Staged| !staged.is_unlinked() && !staged.is_kept();
         let is_below =
-            |staged: &Staged| !staged.is_unlinked() && staged.key().as_str().starts_with(from.as_str());
+            |staged: &Staged| has_object(staged) && staged.key().as_str().starts_with(from.as_str());
         let mut inodes: Vec<_> = self
             .full()?
             .all()

@@ -223,3 +223,21 @@ async fn a_file_is_durable_before_it_replaces_one_that_waits_and_is_durable() {
         fs.unlink(ROOT, OsStr::new("file")).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_renamed_while_a_program_has_a_kept_file_of_it_open() {
+    let (client, dir) = (MemoryClient::new(), tempfile::tempdir().unwrap());
+    client.insert("dir/file", "0123456789");
+    let fs = promising(Commit::Close, &client, dir.path(), Clock::manual());
+    let parent = ino(&fs, "dir").await.unwrap();
+    let file = fs.lookup(parent, OsStr::new("file")).await.unwrap().attr.ino;
+    let writer = open_to_write(&fs, file).await;
+    fs.write(writer, 3, b"X", 0, |written| written.unwrap());
+    client.insert("dir/file", "theirs");
+    assert_eq!(fs.fsync(writer).await.unwrap_err().errno(), Errno::STALE);
+    super::renames::rename(&fs, "dir", "moved").await.unwrap();
+    assert_eq!(client.keys(), ["moved/file"]);
+    release(&fs, writer).await;
+    assert_eq!(client.object("moved/file").unwrap(), "theirs");
+    assert_eq!(fs.stage().unwrap().kept.files, 1);
+}
