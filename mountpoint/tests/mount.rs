@@ -35,6 +35,7 @@ mod mount {
     mod folder_marks;
     mod fstab;
     mod full;
+    mod full_directories;
     mod full_early;
     mod full_holes;
     mod full_later;

@@ -18,9 +18,23 @@ const CONTENT_TYPE: &str = "application/x-directory";
 /// follows a busier client.
 const ATTEMPTS_MAX: usize = 3;
 
+/// A marker that the store did not confirm.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub(super) error: Error,
+    /// Whether the bucket may have the marker all the same.
+    pub(super) may_be_there: bool,
+}
+
+impl From<Unconfirmed> for Error {
+    fn from(unconfirmed: Unconfirmed) -> Self {
+        unconfirmed.error
+    }
+}
+
 impl FileSystem {
     /// Stores the marker of a directory that was made here, with `--directory-markers`. A marker that another client stored meanwhile
-    /// stays.
+    /// stays. With `--commit fsync` and `disk` the marker is stored later.
     ///
     /// # Errors
     /// `EXIST`: another client's marker was first (`--mode full`); the errors of the store. The directory exists in this mount only.
@@ -29,6 +43,9 @@ impl FileSystem {
             return Ok(());
         }
         let Some(key) = self.inodes.key_of(ino) else { return Ok(()) };
+        if self.owes_marker(ino, &key).await? {
+            return Ok(());
+        }
         let kept = match self.keeps() {
             Some(_) => Kept {
                 mode: Some(maker.mode & 0o7777),
@@ -51,7 +68,11 @@ impl FileSystem {
     }
 
     /// Stores a marker with these attributes, unless the bucket has one; false in that case.
-    async fn put_marker(&self, key: ObjectKey, kept: &Kept) -> Result<bool> {
+    pub(super) async fn put_marker(
+        &self,
+        key: ObjectKey,
+        kept: &Kept,
+    ) -> std::result::Result<bool, Unconfirmed> {
         let upload = self.uploader.create(key, true);
         let mut words = Words::new();
         kept.say_of_directory(&mut words);
@@ -59,10 +80,14 @@ impl FileSystem {
             properties.content_type = Some(CONTENT_TYPE.to_owned());
             properties.user.clone_from(&words);
         });
-        match upload.finish().await.map_err(Error::from) {
-            Ok(_) => Ok(true),
-            Err(error) if error.errno() == Errno::EXIST => Ok(false),
-            Err(error) => Err(error),
+        let error = match upload.finish().await {
+            Ok(_) => return Ok(true),
+            Err(error) => error,
+        };
+        let may_be_there = Error::leaves_doubt(&error);
+        match Error::from(error) {
+            error if error.errno() == Errno::EXIST => Ok(false),
+            error => Err(Unconfirmed { error, may_be_there }),
         }
     }
 

@@ -220,14 +220,11 @@ impl FileSystem {
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
         let _change = self.change_names(&[(parent, name)]).await;
-        match self.inodes.rmdir(parent, name, self.config.allow_delete).await {
-            Ok(()) => self.names_changed(parent),
-            // Keys below the directory are in the way: deletes are allowed in full mode.
-            Err(error) if self.full.is_some() && matches!(error.kind(), ErrorKind::NotPermitted(_)) => {
-                return Err(Error::new(Errno::NOTEMPTY, error.to_string()));
-            }
-            Err(error) => return Err(error.into()),
+        match self.full.is_some() {
+            true => self.rmdir_in_full(parent, name).await?,
+            false => self.inodes.rmdir(parent, name, self.config.allow_delete).await?,
         }
+        self.names_changed(parent);
         Ok(())
     }
 

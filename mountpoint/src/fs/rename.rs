@@ -217,6 +217,8 @@ impl FileSystem {
         if self.full.is_none() {
             return self.move_directory_of_objects(mover, names, [from, to], (&pause, &[])).await;
         }
+        // New directories below wait for the end of this rename.
+        self.settle_owed_below([from, to]).await?;
         let held = self.hold_below(from).await?;
         let moved = self.move_directory_of_objects(mover, names, [from, to], (&pause, &held)).await;
         drop(pause);

@@ -3,6 +3,7 @@
 mod appends;
 mod directories;
 pub(crate) mod full;
+mod full_directories;
 mod hung_disk;
 mod opens;
 mod renames;

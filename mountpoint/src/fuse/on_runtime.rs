@@ -328,11 +328,11 @@ impl Operations for OnRuntime {
         self.soon(move |fs| async move { fs.fsync(handle).await }, done);
     }
 
-    fn fsyncdir(&self, _handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn fsyncdir(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         if !self.fs.syncs_names() {
             return done(unknown());
         }
-        self.soon(move |fs| async move { fs.sync_names().await }, done);
+        self.soon(move |fs| async move { fs.sync_names(handle).await }, done);
     }
 
     fn lseek(

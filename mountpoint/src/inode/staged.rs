@@ -1,7 +1,7 @@
 //! Files in the stage (`--mode full`): inodes that programs read and write at once, with or without an object.
 
 use std::ffi::OsStr;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::compact::{Stored, Teller};
 use super::error::{Error, ErrorKind, Result};
@@ -32,6 +32,24 @@ impl Tree {
         self.make(ino, parent, name, at, node)?;
         self.place(ino, Place::Local);
         Some(ino)
+    }
+
+    /// The directory of these names below the root. Those that are not known are made here: the first lookup asks whether S3 has them.
+    fn plant_above(&mut self, names: &[&str], key: &ObjectKey, now: Instant) -> Result<InodeNo> {
+        let refuse = |why: &str| Error::new(ErrorKind::InvalidName(why.to_owned()), key.as_str());
+        let mut parent = ROOT;
+        for above in names {
+            parent = match self.local(parent, above) {
+                Some(ino) if self.directory(ino).is_ok() => ino,
+                Some(_) => return Err(refuse("is below a file")),
+                None => {
+                    let directory = Directory { checked: None, ..Directory::new(now) };
+                    let made = self.hang_here(parent, above, Node::Directory(Box::new(directory)));
+                    made.ok_or_else(|| refuse("has no place"))?
+                }
+            };
+        }
+        Ok(parent)
     }
 }
 
@@ -73,26 +91,10 @@ impl InodeTable {
     pub fn plant(&self, key: &ObjectKey, pending: Pending) -> Result<InodeNo> {
         let refuse = |why: &str| Error::new(ErrorKind::InvalidName(why.to_owned()), key.as_str());
         let now = self.0.clock.now();
-        let path = key.as_str().strip_prefix(self.0.config.prefix.key().as_str());
-        let mut names: Vec<_> = path.ok_or_else(|| refuse("is not below the prefix"))?.split('/').collect();
-        for name in &names {
-            parse(OsStr::new(name))?;
-        }
+        let mut names = self.names_of(key, key.as_str())?;
         let name = names.pop().unwrap_or_default();
         let mut tree = self.0.tree.lock();
-        let mut parent = ROOT;
-        for above in names {
-            parent = match tree.local(parent, above) {
-                Some(ino) if tree.directory(ino).is_ok() => ino,
-                Some(_) => return Err(refuse("is below a file")),
-                None => {
-                    // The first lookup asks whether S3 has the directory.
-                    let directory = Directory { checked: None, ..Directory::new(now) };
-                    let made = tree.hang_here(parent, above, Node::Directory(Box::new(directory)));
-                    made.ok_or_else(|| refuse("has no place"))?
-                }
-            };
-        }
+        let parent = tree.plant_above(&names, key, now)?;
         if tree.local(parent, name).is_some() {
             return Err(Error::new(ErrorKind::Exists, key.as_str()));
         }
@@ -103,6 +105,46 @@ impl InodeTable {
         });
         let file = Node::File(File::pending(number, size, modified, stored, now));
         tree.hang_here(parent, name, file).ok_or_else(|| refuse("has no place"))
+    }
+
+    /// Gives a directory that an earlier mount made and whose marker it did not store its name, and the directories above. Call this before
+    /// the first [`InodeTable::plant`].
+    ///
+    /// # Errors
+    /// `InvalidName`: the key is outside the mounted prefix.
+    pub fn plant_directory(&self, key: &ObjectKey) -> Result<InodeNo> {
+        let now = self.0.clock.now();
+        let names = self.names_of(key, key.as_str().trim_end_matches('/'))?;
+        let ino = self.0.tree.lock().plant_above(&names, key, now)?;
+        self.owes_marker(ino, true);
+        Ok(ino)
+    }
+
+    /// The names in the path of a key, from the root on.
+    fn names_of<'a>(&self, key: &ObjectKey, path: &'a str) -> Result<Vec<&'a str>> {
+        let outside = || ErrorKind::InvalidName("is not below the prefix".to_owned());
+        let path = path.strip_prefix(self.0.config.prefix.key().as_str());
+        let path = path.ok_or_else(|| Error::new(outside(), key.as_str()))?;
+        let names: Vec<_> = path.split('/').collect();
+        for name in &names {
+            parse(OsStr::new(name))?;
+        }
+        Ok(names)
+    }
+
+    /// Notes whether the stage has yet to store the marker of a directory that was made here. As long as it has, the directory shows
+    /// without a question to S3.
+    pub fn owes_marker(&self, ino: InodeNo, owes: bool) {
+        let mut tree = self.0.tree.lock();
+        if let Some(directory) = tree.directory_mut(ino) {
+            directory.owes_marker = owes;
+            tree.drop_if_idle(ino);
+        }
+    }
+
+    /// Whether a directory has names that only this mount knows.
+    pub fn has_locals(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().directory(ino).is_ok_and(|(_, directory)| !directory.locals.is_empty())
     }
 
     /// Notes that a file of the stage has an object now, and stays in the stage.

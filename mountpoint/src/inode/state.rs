@@ -84,6 +84,8 @@ pub(super) struct Directory {
     pub(super) bare: Option<Bare>,
     /// Whether this mount made the directory.
     pub(super) is_made_here: bool,
+    /// Whether the stage has yet to store the directory's marker. Until then the directory shows without a question.
+    pub(super) owes_marker: bool,
     /// The event at which a program last requested a page of the listing: it may show names that earlier answers lack.
     pub(super) listing_at: u64,
 }
@@ -109,8 +111,14 @@ impl Directory {
             recent: None,
             bare: None,
             is_made_here: false,
+            owes_marker: false,
             listing_at: 0,
         }
+    }
+
+    /// Whether entries, open listings or the stage need the directory.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.listings > 0 || self.children > 0 || !self.locals.is_empty() || self.owes_marker
     }
 
     /// Whether a page that was requested earlier may still arrive or be used.

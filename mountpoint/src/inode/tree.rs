@@ -468,7 +468,7 @@ impl Tree {
         while let Some(ino) = next.take() {
             let Some(inode) = self.inodes.get(ino) else { return };
             let used = match &inode.node {
-                Node::Directory(d) => d.listings > 0 || d.children > 0 || !d.locals.is_empty(),
+                Node::Directory(directory) => directory.is_in_use(),
                 Node::File(file) => file.readers > 0 || matches!(file.phase, Phase::Writing { .. }),
             };
             if ino == ROOT || inode.lookups > 0 || inode.place == Place::Local || used {

@@ -25,6 +25,7 @@ impl InodeTable {
     pub fn stored_directory(&self, ino: InodeNo) {
         let now = self.0.clock.now();
         self.0.tree.lock().stored_above(ino, now);
+        self.owes_marker(ino, false);
     }
 
     /// How long facts about directories are valid.

@@ -151,9 +151,9 @@ impl Folder {
             }
             locked => locked.with_context(|| format!("locking {shown}/lock"))?,
         };
-        let Left { kept, pending, next } = recover(dir, &mut mount, &clock)
+        let Left { kept, pending, directories, next } = recover(dir, &mut mount, &clock)
             .with_context(|| format!("{shown}: what an earlier mount left"))?;
-        let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
+        let files = Files::of(pending.iter().map(|pending| pending.live.clone()), directories);
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
         let disk = Disk::default();
         let (made, durable, has_failed, syncing) = Default::default();
@@ -393,6 +393,19 @@ impl Folder {
         }
         self.disk.remove(&self.path(file))?;
         self.is_away(file)
+    }
+
+    /// Notes that a directory owes no marker any more. The file that stands for it is deleted once the log says so on the disk.
+    pub(super) fn owes_no_more(&self, directory: u64) -> io::Result<()> {
+        self.append(&[Record::Gone { file: directory }])?;
+        self.leaving.lock().push(directory);
+        Ok(())
+    }
+
+    /// The directories that owe a marker: number and key of each.
+    pub(super) fn owing(&self) -> Vec<(u64, String)> {
+        let log = self.log.lock();
+        log.files.directories().iter().map(|(number, key)| (*number, key.clone())).collect()
     }
 
     /// Whether files wait for [`Folder::sweep`].

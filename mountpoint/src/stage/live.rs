@@ -1,6 +1,6 @@
 //! The state of each file: the log's records, folded in order. Pure.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::log::{Digest, Dirty, Record};
 use super::runs::Runs;
@@ -16,6 +16,8 @@ const SENT_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: HashMap<u64, Option<Live>>,
+    /// Keys of the markers that the bucket lacks, by the numbers of the files that stand for the directories.
+    directories: BTreeMap<u64, String>,
     /// Number of names given so far.
     named: u64,
 }
@@ -73,11 +75,11 @@ impl Changes {
 }
 
 impl Files {
-    /// A state with these files alone.
-    pub(super) fn of(files: impl IntoIterator<Item = Live>) -> Self {
+    /// A state with these files and directories alone.
+    pub(super) fn of(files: impl IntoIterator<Item = Live>, directories: BTreeMap<u64, String>) -> Self {
         let files: HashMap<_, _> = files.into_iter().map(|live| (live.dirty.file, Some(live))).collect();
         let named = files.values().flatten().map(|live| live.named).max().unwrap_or(0);
-        Self { files, named }
+        Self { files, directories, named }
     }
 
     /// The files that these records describe.
@@ -98,7 +100,11 @@ impl Files {
                 let live = Live { dirty: dirty.clone(), named: self.named, sending, ..Live::default() };
                 self.files.insert(dirty.file, Some(live));
             }
-            Record::Gone { file } => drop(self.files.insert(*file, None)),
+            Record::Gone { file } => {
+                self.directories.remove(file);
+                self.files.insert(*file, None);
+            }
+            Record::Directory { file, key } => drop(self.directories.insert(*file, key.clone())),
             other => {
                 let named = self.named + u64::from(matches!(other, Record::Moved { .. }));
                 self.named = named;
@@ -125,17 +131,24 @@ impl Files {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.files.len()
+        self.files.len() + self.directories.len()
+    }
+
+    /// The directories that owe a marker: their keys, by number.
+    pub(super) fn directories(&self) -> &BTreeMap<u64, String> {
+        &self.directories
     }
 
     /// Records that give the same state.
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by_key(|(_, live)| live.as_ref().map(|live| live.named));
-        files.into_iter().flat_map(|(file, live)| match live {
+        let files = files.into_iter().flat_map(|(file, live)| match live {
             Some(live) => live.records(),
             None => vec![Record::Gone { file: *file }],
-        })
+        });
+        let directory = |(file, key): (&u64, &String)| Record::Directory { file: *file, key: key.clone() };
+        files.chain(self.directories.iter().map(directory))
     }
 }
 
@@ -170,7 +183,7 @@ impl Live {
             Record::Syncing { .. } => {}
             Record::Synced { is_whole, .. } => self.sync(*is_whole),
             Record::Failed { .. } => self.has_failed = true,
-            Record::Mount(_) | Record::Dirty(_) | Record::Gone { .. } => {}
+            Record::Mount(_) | Record::Dirty(_) | Record::Gone { .. } | Record::Directory { .. } => {}
         }
     }
 
@@ -284,6 +297,7 @@ mod tests {
             (file(), any::<bool>()).prop_map(|(file, is_whole)| Record::Synced { file, is_whole }),
             file().prop_map(|file| Record::Failed { file }),
             file().prop_map(|file| Record::Gone { file }),
+            (file(), "[ab]/").prop_map(|(file, key)| Record::Directory { file, key }),
         ]
     }
 
@@ -298,14 +312,14 @@ mod tests {
     }
 
     /// The states without the numbers of names, of which only the order counts.
-    fn said(files: &Files) -> HashMap<u64, Option<Live>> {
+    fn said(files: &Files) -> (HashMap<u64, Option<Live>>, BTreeMap<u64, String>) {
         let mut said = files.files.clone();
         let mut named: Vec<_> = said.values().flatten().map(|live| live.named).collect();
         named.sort_unstable();
         for live in said.values_mut().flatten() {
             live.named = named.binary_search(&live.named).unwrap() as u64;
         }
-        said
+        (said, files.directories.clone())
     }
 
     proptest! {
@@ -357,6 +371,14 @@ mod tests {
         files.add(&Record::Gone { file: 1 });
         files.add(&SYNCED);
         assert!(!is_synced(&files), "what was stored before a sync is not pending again");
+    }
+
+    #[test]
+    fn a_directory_owes_its_marker_until_it_is_gone() {
+        let directory = |file, key: &str| Record::Directory { file, key: key.into() };
+        let files = folded(&[directory(1, "a/"), directory(2, "b/"), Record::Gone { file: 1 }]);
+        assert_eq!(files.directories(), &BTreeMap::from([(2, "b/".to_owned())]));
+        assert!(files.is_gone(1) && files.len() == 2, "the file that stood for it is still to be deleted");
     }
 
     #[test]

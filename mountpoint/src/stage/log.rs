@@ -91,10 +91,17 @@ pub(super) enum Record {
         /// Number of the file.
         file: u64,
     },
-    /// The file has no use any more: it was stored or removed, or lies in `kept/`.
+    /// The file has no use any more: it was stored or removed, or lies in `kept/`. A directory owes no marker any more.
     Gone {
         /// Number of the file.
         file: u64,
+    },
+    /// A directory was made here, and the bucket lacks its marker.
+    Directory {
+        /// Number of the empty file that stands for the directory.
+        file: u64,
+        /// The key for the marker.
+        key: String,
     },
 }
 
@@ -159,10 +166,10 @@ pub(super) struct Read {
 }
 
 impl Record {
-    /// The file that the record describes.
+    /// The file that the record describes. A directory's record describes none: it makes no earlier record doubtful.
     pub(super) fn file(&self) -> Option<u64> {
         match self {
-            Self::Mount(_) => None,
+            Self::Mount(_) | Self::Directory { .. } => None,
             Self::Dirty(dirty) => Some(dirty.file),
             Self::Wrote { file, .. }
             | Self::Cut { file, .. }
@@ -247,6 +254,7 @@ mod tests {
             Record::Wrote { file: 2, runs: vec![(0, 7), (u64::MAX - 1, u64::MAX)] },
             Record::Sealed { file: 1 },
             Record::Synced { file: 1, is_whole: true },
+            Record::Directory { file: 3, key: "dir/é/".into() },
             Record::Gone { file: 2 },
         ]
     }

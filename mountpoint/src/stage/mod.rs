@@ -6,6 +6,7 @@
 
 mod ahead;
 mod copying;
+mod directories;
 mod disk;
 mod error;
 mod folder;

@@ -4,7 +4,7 @@
 //! promises, this mount stores all writes from before the process ended. After a loss of power it stores only the writes that the log
 //! calls durable, since the rest may mix two moments.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use anyhow::bail;
 
 use super::disk::Disk;
-use super::kept::{Kept, keep, numbers, sync_many};
+use super::kept::{Kept, keep, numbers, private, sync_many};
 use super::live::{Files, Live};
 use super::log::{self, Record};
 use crate::clock::Clock;
@@ -26,6 +26,8 @@ pub(super) struct Left {
     pub(super) kept: Vec<Kept>,
     /// Files for this mount to store.
     pub(super) pending: Vec<Pending>,
+    /// Directories of which this mount stores the marker: their keys, by number.
+    pub(super) directories: BTreeMap<u64, String>,
     /// The number for the next file.
     pub(super) next: u64,
 }
@@ -121,21 +123,27 @@ pub(super) fn recover(dir: &Path, mount: &mut log::Mount, clock: &Clock) -> anyh
     let mut next = 1 + numbers(&dir.join("kept"))?.into_iter().max().unwrap_or(0);
     let mut left = numbers(&dir.join("files"))?;
     left.sort_unstable();
-    next = next.max(1 + left.last().copied().unwrap_or(0));
+    // No bytes of a directory can be of two moments: what the log says counts on each boot. Behind damage, only an end of it does.
+    let mut directories = files.directories().clone();
+    directories.retain(|directory, _| !doubtful.contains(directory));
+    let last = [left.last(), directories.keys().next_back()].into_iter().flatten().max();
+    next = next.max(1 + last.copied().unwrap_or(0));
     let is_same_boot = !before.boot.is_empty() && before.boot == mount.boot;
     let fates: Vec<_> = left
         .into_iter()
+        .filter(|file| !directories.contains_key(file))
         .map(|file| {
             let is_doubtful = doubtful.contains(&file);
             (file, fate(files.remove(file), before.commit.is_deferred(), is_same_boot, is_doubtful))
         })
         .collect();
     let fates = without_replaced(fates);
-    let pending = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Pending(_))).count();
+    let files = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Pending(_))).count();
+    let pending = files + directories.len();
     let place = |of: &log::Mount| (of.bucket.clone(), of.prefix.clone(), of.endpoint.clone());
     if pending > 0 && place(&before) != place(mount) {
         bail!(
-            "{pending} files in it are still to be stored in bucket {:?}, prefix {:?}, at {}: mount that with this stage, \
+            "{pending} files or directories in it are still to be stored in bucket {:?}, prefix {:?}, at {}: mount that with this stage, \
              or give this mount another directory",
             before.bucket,
             before.prefix,
@@ -144,10 +152,15 @@ pub(super) fn recover(dir: &Path, mount: &mut log::Mount, clock: &Clock) -> anyh
     }
     if pending > 0 && !mount.commit.is_deferred() {
         bail!(
-            "{pending} files in it are still to be stored: mount with --commit disk or fsync, as before, until they are"
+            "{pending} files or directories in it are still to be stored: mount with --commit disk or fsync, as before, until they are"
         );
     }
-    let mut left = Left { kept: Vec::new(), pending: Vec::new(), next };
+    for directory in directories.keys() {
+        // A loss of power may have taken the file's name, and left the record.
+        let path = dir.join("files").join(directory.to_string());
+        private().write(true).create(true).truncate(false).open(path)?;
+    }
+    let mut left = Left { kept: Vec::new(), pending: Vec::new(), directories, next };
     for (file, fate) in fates {
         let path = dir.join("files").join(file.to_string());
         let to_kept = |key: Option<&str>, why: &str, is_partial| {

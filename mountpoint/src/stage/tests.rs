@@ -18,6 +18,7 @@ use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::upload;
 
 mod copies;
+mod directories;
 mod early;
 mod failing;
 mod lent;

@@ -60,7 +60,11 @@ impl FileSystem {
                 }
             });
         }
+        let owing = full.directories.lock().all();
         let all = async {
+            for (directory, error) in self.store_all_owed(owing).await {
+                tracing::debug!(%error, "the marker of \"{}\" was not stored at the end of the mount", directory.key());
+            }
             while sends.join_next().await.is_some() {}
             full.sending.ended().await;
         };
@@ -69,13 +73,15 @@ impl FileSystem {
         if let Err(error) = full.area.sync_all(Vec::new()).await {
             tracing::debug!(%error, "files that left the stage are not all deleted");
         }
-        let left = full.pending();
-        if let Some(first) = left.first() {
+        let (left, owing) = (full.pending(), full.directories.lock().all());
+        let file = left.first().map(|staged| staged.key());
+        if let Some(first) = file.or_else(|| owing.first().map(|directory| directory.key().clone())) {
             let bytes: u64 = left.iter().map(|staged| staged.size()).sum();
             tracing::warn!(
-                "{} files ({bytes} bytes) are not stored yet, \"{}\" is one: they stay in the stage, and the next mount with it goes on",
+                "{} files ({bytes} bytes) and {} new directories are not stored yet, \"{first}\" is one: \
+                 they stay in the stage, and the next mount with it goes on",
                 left.len(),
-                first.key()
+                owing.len()
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Files that an earlier mount left in the stage for this mount to store.
+//! Files that an earlier mount left in the stage for this mount to store, and directories that owe a marker.
 
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ impl Full {
     /// Gives these files their names, before the mount serves, and queues them for sending. A file that can't get its name back goes to
     /// `kept/`, and the log names it.
     pub(super) fn take_over(&self, inodes: &InodeTable, now: Instant) {
+        self.take_over_directories(inodes, now);
         let left = self.area.take_left();
         let count = left.len();
         for Left { staged, modified } in left {
@@ -36,6 +37,23 @@ impl Full {
         }
         if count > 0 {
             tracing::info!("{count} files that an earlier mount left in the stage are going to be stored");
+        }
+    }
+
+    fn take_over_directories(&self, inodes: &InodeTable, now: Instant) {
+        for (number, key) in self.area.left_directories() {
+            match inodes.plant_directory(&key) {
+                Ok(ino) => {
+                    self.directories.lock().insert(ino, &key, number, true);
+                    self.sending.left(ino, now);
+                }
+                Err(error) => {
+                    tracing::error!("the directory \"{key}\" of an earlier mount is not stored: {error}");
+                    if let Err(disk) = self.area.owes_no_marker(number) {
+                        tracing::debug!(%disk, "the directory stays in the stage");
+                    }
+                }
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! | `files.rs` | the files in the stage, by inode and by number |
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
+//! | `directories.rs` | directories whose markers are stored behind their mkdir; rmdir; fsync of a directory |
 //! | `opening.rs` | the wait of an open for an unlink or a rename of its file, and of those for opens |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
 //! | `seeking.rs` | lseek to data or a hole |
@@ -17,6 +18,7 @@
 //! | `ending.rs` | the end of the mount |
 
 mod attributes;
+mod directories;
 mod ending;
 mod files;
 mod io;
@@ -38,6 +40,7 @@ use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, KeptFiles, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
+use directories::Directories;
 use files::{Files, InStage};
 pub(super) use names::{HeldFile, Unstored};
 use opening::{Opening, Openings};
@@ -48,8 +51,8 @@ pub use syncing::Unsynced;
 /// them; the error is `STALE` then.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Most files in the stage, whatever their size: each takes memory, by estimate 2 KB. Beyond it, programs that make files wait for others
-/// to be sent. Doubling it takes twice the memory while the store is away.
+/// Most files in the stage, whatever their size, with the directories that owe a marker: each takes memory, by estimate 2 KB. Beyond it,
+/// programs that make files wait for others to be sent. Doubling it takes twice the memory while the store is away.
 const FILES_MAX: usize = 100_000;
 
 /// The files in the stage.
@@ -57,6 +60,7 @@ const FILES_MAX: usize = 100_000;
 pub(super) struct Full {
     area: Area,
     files: Mutex<Files>,
+    directories: Mutex<Directories>,
     /// Most files in the stage ([`FILES_MAX`]).
     pub(super) files_max: usize,
     shown: Shown,
@@ -70,7 +74,7 @@ pub(super) struct Full {
 pub struct InUse {
     /// Bytes of all files in the stage.
     pub bytes: u64,
-    /// Files of which the bucket lacks a change.
+    /// Files of which the bucket lacks a change, and directories of which it lacks the marker.
     pub pending: u64,
     /// Bytes of the pending files, without those that are being changed at the moment.
     pub pending_bytes: u64,
@@ -86,8 +90,9 @@ pub struct InUse {
 
 impl Full {
     pub(super) fn new(area: Area, pauses: Pauses) -> Self {
-        let (shown, sending, openings) = Default::default();
-        Self { area, files: Mutex::default(), files_max: FILES_MAX, shown, sending, openings, pauses }
+        let (directories, shown, sending, openings) = Default::default();
+        let files_max = FILES_MAX;
+        Self { area, files: Mutex::default(), directories, files_max, shown, sending, openings, pauses }
     }
 
     /// Whether files are sent behind their last close.
@@ -183,7 +188,7 @@ impl FileSystem {
             dir: dir.to_owned(),
             bytes_max,
             bytes: full.area.used(),
-            pending: pending.len() as u64,
+            pending: (pending.len() + full.directories.lock().len()) as u64,
             pending_bytes: pending.iter().sum(),
             oldest: full.sending.oldest().map(|since| self.clock.now().saturating_duration_since(since)),
         })

@@ -1,4 +1,5 @@
-//! Files that are sent after their last close (`--commit fsync` and `disk`): when, how many at once, and what a failure means.
+//! Files that are sent after their last close, and markers of new directories (`--commit fsync` and `disk`): when, how many at once, and
+//! what a failure means.
 //!
 //! The mount gives up no waiting file: it sends the file again and again until the file is stored, another client's version wins, or the
 //! mount ends; then the next mount continues.
@@ -12,6 +13,7 @@ use super::Full;
 use crate::fs::handle::{HandleNo, Mode};
 use crate::fs::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
+use crate::object::ObjectKey;
 use crate::stage::{Queue, Staged};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -145,6 +147,39 @@ impl Full {
         }
     }
 
+    /// Queues a directory that owes its marker.
+    pub(super) fn directory_waits(&self, ino: InodeNo, now: Instant) {
+        if self.sending.queue.lock().closed(ino.0, now) {
+            self.sending.bell.notify_one();
+        }
+        self.sending.to_sync.notify_one();
+    }
+
+    /// Takes in that a directory owes no marker any more.
+    pub(super) fn directory_settled(&self, ino: InodeNo) {
+        self.sending.queue.lock().done(ino.0);
+        self.sending.to_sync.notify_one();
+        self.sending.room_came();
+    }
+
+    /// Takes in that a send succeeded.
+    fn sent(&self, ino: InodeNo) {
+        self.sending.queue.lock().done(ino.0);
+        if self.sending.is_failing.swap(false, Relaxed) {
+            tracing::info!("files of the stage are stored again");
+        }
+    }
+
+    /// Takes in that a send failed.
+    fn not_sent(&self, ino: InodeNo, key: &ObjectKey, error: &Error, now: Instant) {
+        self.sending.queue.lock().failed(ino.0, now);
+        if !self.sending.is_failing.swap(true, Relaxed) {
+            tracing::warn!(
+                "\"{key}\" waits in the stage: {error}; it is tried again until it is stored, and so are others"
+            );
+        }
+    }
+
     /// Queues a changed file that no program has open, and closes its descriptor meanwhile.
     pub(super) fn rests(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if self.writers(ino) == 0 {
@@ -168,7 +203,7 @@ impl Full {
 
     fn has_place(&self, ino: InodeNo) -> bool {
         let files = self.files.lock();
-        files.len() < self.files_max || files.get(ino).is_some()
+        files.len() + self.directories.lock().len() < self.files_max || files.get(ino).is_some()
     }
 
     fn lacks_room(&self, written: &Result<()>, bytes: u64) -> bool {
@@ -322,6 +357,13 @@ impl FileSystem {
     async fn send_one(&self, ino: InodeNo) {
         let Some(full) = &self.full else { return };
         let queue = &full.sending.queue;
+        let owing = full.directories.lock().get(ino);
+        if let Some(owing) = owing {
+            return match self.store_owed(&owing).await {
+                Ok(()) => full.sent(ino),
+                Err(error) => full.not_sent(ino, owing.key(), &error, self.clock.now()),
+            };
+        }
         let Some(staged) = full.find(ino) else { return queue.lock().done(ino.0) };
         let sent = {
             let turn = staged.turn().await;
@@ -347,10 +389,7 @@ impl FileSystem {
         };
         match sent {
             Ok(()) => {
-                queue.lock().done(ino.0);
-                if full.sending.is_failing.swap(false, Relaxed) {
-                    tracing::info!("files of the stage are stored again");
-                }
+                full.sent(ino);
                 match full.writers(ino) {
                     0 => full.waits(ino, &staged, self.clock.now()),
                     _ => full.synced(ino, &staged, self.clock.now()),
@@ -366,13 +405,7 @@ impl FileSystem {
                 return queue.lock().restless(ino.0, self.clock.now());
             }
             Err(error) => {
-                queue.lock().failed(ino.0, self.clock.now());
-                if !full.sending.is_failing.swap(true, Relaxed) {
-                    tracing::warn!(
-                        "\"{}\" waits in the stage: {error}; it is tried again until it is stored, and so are others",
-                        staged.key()
-                    );
-                }
+                full.not_sent(ino, &staged.key(), &error, self.clock.now());
                 if full.users(ino) == 0 {
                     staged.rest();
                 }
@@ -410,13 +443,5 @@ impl FileSystem {
     /// Whether fsync of a directory waits for the local disk.
     pub fn syncs_names(&self) -> bool {
         self.sends_later()
-    }
-
-    /// fsync of a directory.
-    ///
-    /// # Errors
-    /// The disk of the stage.
-    pub async fn sync_names(&self) -> Result<()> {
-        Ok(self.full()?.area.sync_names().await?)
     }
 }

@@ -10,6 +10,7 @@ use super::Full;
 use super::sending::SENDS_MAX;
 use crate::fs::{FileSystem, Result};
 use crate::inode::{InodeNo, ROOT};
+use crate::object::ObjectKey;
 use crate::stage::{Staged, Turn};
 use crate::sync::Arc;
 
@@ -21,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The reason for a file that is not sent, since it may be half-written.
 const WRITTEN: &str = "a program has it open for writing";
 
-/// A file of which the bucket lacks a change.
+/// A file of which the bucket lacks a change, or a directory of which it lacks the marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsynced {
     /// The path below the mount point.
@@ -80,6 +81,9 @@ impl FileSystem {
                 });
                 sends.push((ino, staged, send));
             }
+            let below = full.directories.lock().all();
+            let below = below.into_iter().filter(|owing| is_below(owing.key().as_str(), &top)).collect();
+            let owing = self.store_all_owed(below).await;
             for (ino, staged, send) in sends {
                 let why = match send.await {
                     Ok(Ok(())) if !staged.is_dirty() => continue,
@@ -94,8 +98,12 @@ impl FileSystem {
                 }
             }
             let now = self.clock.now();
-            if left.is_empty() || now >= until {
+            if left.is_empty() && owing.is_empty() || now >= until {
                 lost.extend(left.into_values().map(|(_, unsynced)| unsynced));
+                lost.extend(owing.iter().map(|(directory, error)| {
+                    let path = path_of(&root, directory.key());
+                    Unsynced { path, bytes: 0, why: error.to_string() }
+                }));
                 lost.sort_unstable_by(|a, b| a.path.cmp(&b.path));
                 return Some(lost);
             }
@@ -125,9 +133,12 @@ fn is_below(key: &str, top: &str) -> bool {
 }
 
 fn unsynced(root: &str, staged: &Staged, why: &str) -> Unsynced {
-    let key = staged.key();
-    let path = key.as_str().strip_prefix(root).unwrap_or(key.as_str()).to_owned();
-    Unsynced { path, bytes: staged.size(), why: why.to_owned() }
+    Unsynced { path: path_of(root, &staged.key()), bytes: staged.size(), why: why.to_owned() }
+}
+
+/// The path of a key below the mount point.
+fn path_of(root: &str, key: &ObjectKey) -> String {
+    key.as_str().strip_prefix(root).unwrap_or(key.as_str()).to_owned()
 }
 
 #[cfg(test)]

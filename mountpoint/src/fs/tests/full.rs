@@ -21,7 +21,7 @@ pub(crate) fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock
     Arc::new(mounted(commit, client, dir, clock))
 }
 
-fn mounted(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> FileSystem {
+pub(super) fn mounted(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> FileSystem {
     let names = inode::Config { unasked: inode::Unasked::SECOND, ..inode::Config::default() };
     let fs = with_names(client, true, clock.clone(), names);
     let config = stage::Config {
@@ -56,7 +56,7 @@ pub(super) fn at_once<T>(operation: impl Future<Output = T>) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn mkdir_of_a_name_that_another_host_just_took_is_refused() {
     let (client, dir, name) = (MemoryClient::new(), tempfile::tempdir().unwrap(), OsStr::new("lock"));
-    let mut fs = mounted(Commit::Disk, &client, dir.path(), Clock::manual());
+    let mut fs = mounted(Commit::Close, &client, dir.path(), Clock::manual());
     fs.config.directory_markers = true;
     assert_eq!(fs.lookup(ROOT, name).await.unwrap_err().errno(), Errno::NOENT);
     client.insert("lock/", "");

@@ -414,12 +414,12 @@ impl Tree {
         None
     }
 
-    /// Whether anything below a directory is local.
+    /// Whether anything below a directory is local, or one of the directories owes its marker.
     fn holds_locals(&self, top: InodeNo) -> bool {
         let mut below = vec![top];
         while let Some(ino) = below.pop() {
             let Ok((_, directory)) = self.directory(ino) else { continue };
-            if !directory.locals.is_empty() {
+            if !directory.locals.is_empty() || directory.owes_marker {
                 return true;
             }
             below.extend(self.children(ino));
@@ -427,8 +427,8 @@ impl Tree {
         false
     }
 
-    /// The directory itself, where the tree would have to ask S3 about it and a file of the stage is below it: it shows, whether the store
-    /// answers or not.
+    /// The directory itself, where the tree would have to ask S3 about it and a file of the stage is below it, or its marker waits in the
+    /// stage: it shows, whether the store answers or not.
     fn or_staged(&mut self, ino: InodeNo, now: Instant, recall: Recall) -> Recall {
         if !matches!(recall, Recall::Ask(_)) || !self.holds_staged(ino) {
             return recall;
@@ -438,11 +438,14 @@ impl Tree {
         Recall::Found(ino)
     }
 
-    /// Whether a file of the stage is below a directory, as far as a short look finds one.
+    /// Whether a directory owes its marker, or a file or directory of the stage is below, as far as a short look finds one.
     fn holds_staged(&self, top: InodeNo) -> bool {
         let (mut below, mut looks) = (vec![top], 0);
         while let Some(ino) = below.pop() {
             let Ok((_, directory)) = self.directory(ino) else { continue };
+            if directory.owes_marker {
+                return true;
+            }
             for ino in directory.locals.values().copied().chain(self.children(ino)) {
                 looks += 1;
                 if looks > STAGED_LOOKS_MAX {
