@@ -133,13 +133,10 @@ impl InodeTable {
     }
 
     /// Notes whether the stage has yet to store the marker of a directory that was made here. As long as it has, the directory shows
-    /// without a question to S3.
+    /// without a question to S3, and so it lacks names that no program made in it.
     pub fn owes_marker(&self, ino: InodeNo, owes: bool) {
-        let mut tree = self.0.tree.lock();
-        if let Some(directory) = tree.directory_mut(ino) {
-            directory.owes_marker = owes;
-            tree.drop_if_idle(ino);
-        }
+        let now = self.0.clock.now();
+        self.0.tree.lock().owes_marker(ino, owes, now);
     }
 
     /// Whether a directory has names that only this mount knows.

@@ -140,6 +140,42 @@ async fn a_directory_made_from_an_old_listing_shows_what_others_stored_since() {
 }
 
 #[tokio::test]
+async fn a_directory_that_owes_its_marker_lacks_names_until_that_is_stored() {
+    let bench = bench(&[]);
+    let directory = bench.mkdir(ROOT, "d").await;
+    bench.table.owes_marker(directory, true);
+    bench.clock.advance(10 * SECOND);
+    let (below, cost) = bench.cost(bench.mkdir(directory, "e")).await;
+    bench.table.owes_marker(below, true);
+    assert_eq!((cost, bench.misses(directory, "a").await, bench.misses(below, "a").await), (0, 0, 0));
+    // Also a name that comes and goes.
+    let made = bench.table.create(directory, OsStr::new("lock")).await.unwrap().ino;
+    bench.table.stage(made, 1, None).unwrap();
+    bench.table.unlink_staged(made, false).await.unwrap();
+    bench.table.forget(made, 1);
+    bench.clock.advance(10 * SECOND);
+    assert_eq!(bench.misses(directory, "lock").await, 0);
+    bench.client.insert("d/theirs", "content");
+    bench.client.insert("d/e/theirs", "content");
+    assert_eq!(bench.misses(directory, "theirs").await, 0);
+    for ino in [directory, below] {
+        bench.table.stored_directory(ino);
+        bench.lookup(ino, "theirs").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_listing_ends_what_a_directory_that_owes_its_marker_lacks() {
+    let bench = bench(&[]);
+    let directory = bench.mkdir(ROOT, "d").await;
+    bench.table.owes_marker(directory, true);
+    bench.client.insert("d/theirs", "content");
+    assert_eq!(bench.misses(directory, "theirs").await, 0);
+    assert_eq!(bench.names(directory).await, ["theirs"]);
+    bench.lookup(directory, "theirs").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_name_that_comes_and_goes_is_asked_for_once_a_second() {
     let bench = bench(&["base"]);
     let mut asked = 0;

@@ -3,13 +3,15 @@
 //! A page of the whole directory that was requested after a lookup began answers it as well as a question about the name. With
 //! `--mode full` there is more: a program that makes files looks for each name first, and a database for its journal before each
 //! transaction. A directory that this mount made lacks all names but those made here since; a page of a listing lacks the names that are not in it.
-//! Both hold for a moment ([`Unasked`](crate::inode::Unasked)), and not behind a listing that a program began since: that may show
-//! names of other clients, which the program then finds.
+//! Both hold for a moment ([`Unasked`](crate::inode::Unasked)), a directory also until the stage has stored its marker, since no other
+//! client can know it before. Neither holds behind a listing that a program began since: that may show names of other clients, which the
+//! program then finds.
 
 use std::time::{Duration, Instant};
 
 use super::Tree;
 use crate::inode::InodeNo;
+use crate::inode::facts::What;
 use crate::inode::state::{Bare, Directory};
 use crate::listing::expiry::left;
 use crate::listing::listed::Listed;
@@ -81,6 +83,10 @@ impl Tree {
         let listing_at = directory.listing_at;
         let counts = |asked: u64| asked > listing_at && facts.since(parent, name, asked).is_none();
         if let Some(Bare { since, asked }) = directory.bare {
+            if directory.owes_marker {
+                let was_removed = facts.since(parent, name, asked) == Some(What::Absent);
+                return (asked > listing_at && was_removed || counts(asked)).then_some(since);
+            }
             if is_young(within, since, now) {
                 return counts(asked).then_some(since);
             }
@@ -114,6 +120,18 @@ impl Tree {
         self.expire_bare(now);
     }
 
+    /// Notes whether the stage has yet to store the marker of a directory that was made here.
+    pub(in crate::inode) fn owes_marker(&mut self, ino: InodeNo, owes: bool, now: Instant) {
+        let within = self.bare_within();
+        let Some(directory) = self.directory_mut(ino) else { return };
+        directory.owes_marker = owes;
+        if !owes && directory.bare.is_some_and(|bare| !is_young(within, bare.since, now)) {
+            directory.bare = None;
+            self.release(ino);
+        }
+        self.drop_if_idle(ino);
+    }
+
     fn bare_within(&self) -> Duration {
         self.ttl.missing().max(self.unasked.in_directory)
     }
@@ -128,6 +146,11 @@ impl Tree {
                 return;
             }
             self.bare.pop_front();
+            // It is looked at again after as long.
+            if !are_many && self.directory(ino).is_ok_and(|(_, directory)| directory.owes_marker) {
+                self.bare.push_back((now, ino));
+                continue;
+            }
             if let Some(directory) = self.directory_mut(ino) {
                 directory.bare = None;
             }
