@@ -80,10 +80,7 @@ impl FileSystem {
             properties.content_type = Some(CONTENT_TYPE.to_owned());
             properties.user.clone_from(&words);
         });
-        let error = match upload.finish().await {
-            Ok(_) => return Ok(true),
-            Err(error) => error,
-        };
+        let Err(error) = upload.finish().await else { return Ok(true) };
         let may_be_there = Error::leaves_doubt(&error);
         match Error::from(error) {
             error if error.errno() == Errno::EXIST => Ok(false),

@@ -85,9 +85,9 @@ async fn a_stage_that_owes_markers_is_refused_to_another_bucket() {
         let mount = Mount { bucket: bucket.into(), boot: "one".into(), commit, ..Mount::default() };
         Folder::open(dir.path(), mount, 1 << 30, Clock::machine()).map(|(folder, ..)| folder.owing())
     };
-    let other = open("other", Commit::Disk).unwrap_err().to_string();
+    let other = format!("{:#}", open("other", Commit::Disk).unwrap_err());
     assert!(other.contains("still to be stored in bucket"), "{other}");
-    let close = open("", Commit::Close).unwrap_err().to_string();
+    let close = format!("{:#}", open("", Commit::Close).unwrap_err());
     assert!(close.contains("--commit disk or fsync"), "{close}");
     assert_eq!(open("", Commit::Fsync).unwrap().len(), 1);
 }
