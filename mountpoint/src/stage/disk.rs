@@ -23,7 +23,7 @@ pub(super) const IN_PLACE_MAX: u64 = 16 << 10;
 /// The new content of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content<'a> {
-    /// As many bytes as the range has.
+    /// One byte for each of the range.
     Bytes(&'a [u8]),
     /// Zeros.
     Zeros,
