@@ -60,7 +60,7 @@ grep -q "there is no CRD" "$scratch/again" || fail "deleting it again must say t
 kube delete pod left --wait=false
 
 if [ -n "${RECONCILER_EXAM:-}" ]; then
-    # ci/test builds it behind the scenarios, and ci/e2e leaves this one for last: a slow machine had not built it after 22 minutes.
+    # ci/test builds it behind the scenarios, and ci/e2e leaves this one for last: a slow machine had not built it after 27 minutes.
     wait_s=1800 until_ok "the reconciler's test against a real API server is built" test -x "$RECONCILER_EXAM"
     cluster net sh -c 'MOUNT_S3_APISERVER=$KUBECONFIG exec "$0" --nocapture' "$RECONCILER_EXAM" 2>&1 | tee "$scratch/exam"
     if grep -q SKIPPED "$scratch/exam" || ! grep -q '^test result: ok. [1-9][0-9]* passed' "$scratch/exam"; then fail "it did not run"; fi
