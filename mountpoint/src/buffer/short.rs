@@ -19,8 +19,8 @@ const HEAP_MAX: usize = 64 << 10;
 const STEP: usize = 64 << 10;
 
 /// Part of the budget that idle mappings may have: one in this many. Beyond it the mapping that is idle for the longest goes. Halving it
-/// spares page faults where more pieces come and go at once (measured for pieces of 128 KiB: 5 us for a reused one, 50 for a new one, and
-/// 9 to 12 from the allocator), and takes twice as much from idle blocks.
+/// spares page faults where more pieces come and go at once (docs/decisions/0013-blocks-in-huge-pages.md has figures), and takes twice as
+/// much from idle blocks.
 const IDLE_SHARE: u64 = 32;
 
 /// Most bytes of idle mappings, however large the budget is: each request looks through them.
